@@ -1,0 +1,79 @@
+# Folder = CMake target = namespace part.
+
+# wt_library(core/base DEPS fmt::fmt ...): static library wt_core_base from all .cpp below the folder.
+# A dependency written as a folder is the target of that folder.
+function(wt_library folder)
+  cmake_parse_arguments(arg "" "" "DEPS" ${ARGN})
+  string(REPLACE "/" "_" name "wt_${folder}")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  get_property(generated GLOBAL PROPERTY WT_REGISTRY_${folder})
+  list(APPEND sources ${generated})
+  set(kind INTERFACE)
+  if(sources)
+    add_library(${name} STATIC ${sources})
+    set(kind PUBLIC)
+  else()
+    add_library(${name} INTERFACE)
+  endif()
+  target_link_libraries(${name} ${kind} wt_flags)
+  foreach(dep IN LISTS arg_DEPS)
+    if(NOT dep MATCHES "::")
+      string(REPLACE "/" "_" dep "wt_${dep}")
+    endif()
+    target_link_libraries(${name} ${kind} ${dep})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY WT_LIBRARIES ${name})
+endfunction()
+
+# wt_registry(core/lower/schedules TYPE Schedule HEADER core/lower/schedule.hpp NAMESPACE wt::lower)
+# Every .cpp of the folder defines one `extern const TYPE <folder>_<stem>`; the table `all_<folder>()` is made
+# from the file names, so adding one edits no other file. A '-' or a leading digit is allowed in a stem.
+function(wt_registry folder)
+  cmake_parse_arguments(arg "" "TYPE;HEADER;NAMESPACE" "" ${ARGN})
+  get_filename_component(leaf ${folder} NAME)
+  get_filename_component(parent ${folder} DIRECTORY)
+  file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  set(externs "")
+  set(rows "")
+  foreach(file IN LISTS files)
+    get_filename_component(stem ${file} NAME_WE)
+    string(MAKE_C_IDENTIFIER "${leaf}_${stem}" symbol)
+    string(APPEND externs "extern const ${arg_TYPE} ${symbol};\n")
+    string(APPEND rows "    &${symbol},\n")
+  endforeach()
+  set(out "${PROJECT_BINARY_DIR}/generated/${folder}_registry.cpp")
+  file(CONFIGURE OUTPUT "${out}" CONTENT "// Generated from the file names in ${folder}/.
+#include \"${arg_HEADER}\"
+namespace ${arg_NAMESPACE} {
+${externs}
+std::span<const ${arg_TYPE}* const> all_${leaf}() {
+  static const ${arg_TYPE}* const table[] = {
+${rows}  };
+  return table;
+}
+}  // namespace ${arg_NAMESPACE}
+" @ONLY)
+  # A registry belongs to the nearest folder that is a target: core/lower for core/lower/schedules.
+  set_property(GLOBAL APPEND PROPERTY WT_REGISTRY_${parent} "${out}")
+endfunction()
+
+# wt_test(core/plan [DEPS ...]): one test program per folder of tests/, from all *_test.cpp in it.
+function(wt_test folder)
+  cmake_parse_arguments(arg "" "" "DEPS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cpp")
+  if(NOT sources)
+    return()
+  endif()
+  string(REPLACE "/" "_" name "test_${folder}")
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE wt_flags GTest::gtest_main GTest::gmock)
+  foreach(dep IN LISTS arg_DEPS)
+    if(NOT dep MATCHES "::")
+      string(REPLACE "/" "_" dep "wt_${dep}")
+    endif()
+    target_link_libraries(${name} PRIVATE ${dep})
+  endforeach()
+  target_compile_definitions(${name} PRIVATE WT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                             WT_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  gtest_discover_tests(${name} TEST_PREFIX "${folder}:" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+endfunction()

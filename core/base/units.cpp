@@ -1,0 +1,46 @@
+#include "core/base/units.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/base/check.hpp"
+
+namespace wt {
+
+Time Time::from_seconds(double s) {
+  const double ps = std::round(s * 1e12);
+  WT_CHECK(ps > -9.2e18 && ps < 9.2e18, "time {} s is out of range", s);
+  return Time(static_cast<int64_t>(ps));
+}
+
+namespace {
+std::string three_digits(double v, const char* unit) {
+  const double a = std::fabs(v);
+  return a >= 100 ? fmt::format("{:.0f} {}", v, unit)
+         : a >= 10 ? fmt::format("{:.1f} {}", v, unit)
+                   : fmt::format("{:.2f} {}", v, unit);
+}
+}  // namespace
+
+std::string to_text(Time t) {
+  const double ps = static_cast<double>(t.count_ps());
+  const double a = std::fabs(ps);
+  if (a == 0) return "0 s";
+  if (a < 1e3) return fmt::format("{:.0f} ps", ps);
+  if (a < 1e6) return three_digits(ps / 1e3, "ns");
+  if (a < 1e9) return three_digits(ps / 1e6, "us");
+  if (a < 1e12) return three_digits(ps / 1e9, "ms");
+  return three_digits(ps / 1e12, "s");
+}
+
+std::string to_text(Bytes b) {
+  const double n = static_cast<double>(b.n);
+  const double a = std::fabs(n);
+  if (a < 1024) return fmt::format("{} B", b.n);
+  if (a < 1024.0 * 1024) return fmt::format("{:.1f} KiB", n / 1024);
+  if (a < 1024.0 * 1024 * 1024) return fmt::format("{:.1f} MiB", n / (1024.0 * 1024));
+  return fmt::format("{:.2f} GiB", b.gib());
+}
+
+}  // namespace wt
