@@ -9,7 +9,7 @@ MAY_USE = {
     "core/spec": ["core/base"],
     "core/plan": ["core/base"],
     "core/lower": ["core/base", "core/spec", "core/plan"],
-    "core/trace": ["core/base"],
+    "core/trace": ["core/base", "core/plan"],
     "core/report": ["core/base", "core/spec", "core/plan", "core/trace"],
     "sim": ["core/base", "core/spec", "core/plan", "core/trace"],
     "exec": ["core/base", "core/plan", "core/trace"],

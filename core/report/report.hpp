@@ -1,0 +1,82 @@
+// Pure functions of (job, plan, trace): step time and where it went, MFU and HFU, memory. The command line, the studies
+// and the window show the same numbers. No printing here (core/report/print.hpp), no simulation.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/base/result.hpp"
+#include "core/plan/plan.hpp"
+#include "core/spec/specs.hpp"
+#include "core/trace/trace.hpp"
+
+namespace wt::report {
+
+// --- FLOP formulas (docs/flops.md): id, what it counts ------------------------------------------------------------
+
+enum class FlopFormula : uint8_t {
+  model_causal,        // matrix products + causal half of attention, padded vocabulary: Megatron-LM since 2025-03
+  model_full,          // the same with full attention: Megatron-LM before
+  six_n,               // 6 N per token
+  palm,                // 6 N + 12 L H Q T
+  narayanan_recompute  // 96 B s L h^2 (1 + s/6h + V/16Lh): full recompute counted
+};
+std::string_view id_of(FlopFormula);
+/// FLOPs of one step (forward and backward) of the global batch.
+double step_flops(const ModelSpec&, const TrainingSpec&, FlopFormula, int64_t tensor_degree);
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+struct MemoryItem { std::string name; Bytes bytes; };  // "weights", "gradients", "optimizer", "activations", "logits", ...
+
+struct PhasePeak { std::string phase; Bytes peak; };
+
+struct StageMemory {
+  int64_t stage = 0;               // pipeline rank
+  Bytes peak, reserved;            // reserved: + context, communicator buffers, fragmentation
+  std::string peak_phase;
+  std::vector<MemoryItem> items;   // at the peak, largest first
+  std::vector<MemoryItem> largest; // largest single buffers at the peak
+  std::vector<PhasePeak> phases;
+};
+
+struct MemoryReport {
+  Bytes capacity;
+  std::vector<StageMemory> stages;
+  size_t peak_stage = 0;
+  uint32_t peak_rank = 0;
+  double host_gib_per_node = 0, checkpoint_gib = 0;
+  std::string fits;                // "fits", "tight", "borderline", "out_of_memory" (product.md)
+};
+
+/// Replays the reservations of every program in issue order. Exact for what the plan owns.
+MemoryReport memory_report(const JobSpec&, const plan::Plan&);
+
+// --- step -----------------------------------------------------------------------------------------------------------
+
+/// Seconds of the critical rank by cause; the terms add up to the step.
+struct TimeBreakdown {
+  double compute = 0, exposed_tensor = 0, exposed_data = 0, exposed_pipeline = 0, exposed_context = 0,
+         exposed_expert = 0, bubble = 0, offload = 0, optimizer = 0, host = 0, other = 0;
+  double total() const;
+};
+
+struct OpClass { std::string name; double seconds = 0; int64_t count = 0; double flops = 0, bytes = 0; };
+
+struct StepReport {
+  Time step_time;
+  uint32_t critical_rank = 0;
+  TimeBreakdown time;
+  std::vector<TimeBreakdown> by_stage;
+  std::vector<OpClass> op_classes;   // of the critical rank, largest first
+  double tokens_per_second = 0, tokens_per_second_per_gpu = 0;
+  double model_tflops_per_gpu = 0, hardware_tflops_per_gpu = 0, mfu = 0, hfu = 0;
+  FlopFormula formula = FlopFormula::model_causal;
+  double bubble_fraction = 0;
+  MemoryReport memory;
+};
+
+Result<StepReport> step_report(const JobSpec&, const plan::Plan&, const trace::Trace&);
+
+}  // namespace wt::report

@@ -1,0 +1,87 @@
+// What happened, from either engine. A span points at an op of the plan by (rank, step, invocation, op); names, layers
+// and micro-batches are read from the plan, whose text the native file carries. Nothing is analysed here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/ids.hpp"
+#include "core/base/result.hpp"
+#include "core/base/units.hpp"
+#include "core/plan/plan.hpp"
+
+namespace wt::trace {
+
+enum class Producer : uint8_t { simulated, executed };
+
+/// Ranks that behave alike were simulated once: `rank` stands for `count` ranks.
+struct FoldedRank {
+  uint32_t rank = 0;
+  uint32_t count = 1;
+};
+
+struct Meta {
+  uint32_t version = 1;
+  Producer producer = Producer::simulated;
+  uint64_t plan_digest = 0;
+  std::string cluster, code_version, command;
+  uint64_t seed = 0;
+  std::vector<FoldedRank> ranks;  // the ranks that the trace holds
+  Time clock_uncertainty;
+};
+
+/// One op instance. `issued`: when the host gave it to the stream; begin - issued is queueing and waiting.
+struct Span {
+  uint32_t invocation = 0, op = 0;  // position in the rank's order; op instance in the block, unrolled
+  int64_t begin_ps = 0, end_ps = 0;
+  bool operator==(const Span&) const = default;
+};
+
+enum class CounterKind : uint8_t { memory_bytes, link_bytes_per_second };
+struct Sample {
+  uint32_t rank = 0;
+  CounterKind kind = CounterKind::memory_bytes;
+  int64_t at_ps = 0;
+  double value = 0;
+};
+
+/// Write side. Spans of a (rank, step) come in issue order, in any number of calls; calls of one rank come from one thread.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void spans(uint32_t rank, uint32_t step, std::span<const Span>) = 0;
+  virtual void sample(const Sample&) = 0;
+};
+
+struct RankSpans {
+  uint32_t rank = 0, step = 0;
+  std::vector<Span> spans;  // in issue order
+};
+
+/// A whole trace in memory.
+struct Trace {
+  Meta meta;
+  std::string plan_text;
+  std::vector<RankSpans> ranks;  // sorted by (step, rank)
+  std::vector<Sample> samples;
+};
+
+/// Keeps everything in memory.
+class MemorySink final : public Sink {
+ public:
+  void spans(uint32_t rank, uint32_t step, std::span<const Span>) override;
+  void sample(const Sample&) override;
+  /// Sorted and complete; the sink is empty after.
+  Trace take(Meta meta, std::string plan_text);
+
+ private:
+  Trace trace_;
+};
+
+/// Hash of spans and samples: equal runs, equal value, on every machine.
+uint64_t fingerprint(const Trace&);
+
+}  // namespace wt::trace

@@ -1,0 +1,59 @@
+// Time of one collective or one message when nothing else uses its links: NCCL's own choice of algorithm and protocol
+// with its latency and bandwidth terms, corrected by measured curves. Not a network: contention is sim/network.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "core/base/result.hpp"
+#include "core/plan/plan.hpp"
+#include "core/spec/specs.hpp"
+
+namespace wt::sim {
+
+/// How the members of a group lie on the machine.
+struct GroupShape {
+  int64_t ranks = 1;
+  int64_t nodes = 1;            // nodes touched
+  int64_t ranks_per_node = 1;   // largest number of members in one node
+  int64_t domains = 1;          // NVLink domains touched (a domain may span nodes: NVL72)
+  double nic_share = 1;         // share of a node's NIC bandwidth left to this group when its like-shaped sisters
+                                // (one for each remaining device of the node) run at the same time
+  bool crosses_leaf = false;    // members under more than one leaf switch group
+  bool operator==(const GroupShape&) const = default;
+};
+
+enum class Algorithm : uint8_t { ring, tree, nvls, nvls_tree, collnet, pat, pairwise };
+enum class Protocol : uint8_t { ll, ll128, simple };
+
+struct CollectiveEstimate {
+  Time time;
+  Algorithm algorithm = Algorithm::ring;
+  Protocol protocol = Protocol::simple;
+  int64_t channels = 0;         // blocks that it takes from concurrent compute
+  double latency_seconds = 0, bandwidth = 0;  // the two terms: time = latency + bytes / bandwidth (algorithm bandwidth)
+};
+
+class CollectiveCost {
+ public:
+  /// Reads data/nccl.yaml (constants of the generation) and data/fabrics.yaml.
+  static Result<CollectiveCost> load(const ClusterSpec& cluster);
+
+  GroupShape shape_of(std::span<const RankId> members) const;
+
+  CollectiveEstimate estimate(plan::CollectiveKind, plan::Reduction, DType, int64_t bytes, const GroupShape&) const;
+
+  /// One message between two ranks; `concurrent` messages leave the node at the same time over the same NICs.
+  CollectiveEstimate estimate_message(int64_t bytes, RankId from, RankId to, int64_t concurrent = 1) const;
+
+  struct Impl;
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+std::string_view to_text(Algorithm);
+std::string_view to_text(Protocol);
+
+}  // namespace wt::sim

@@ -1,0 +1,51 @@
+// Runs a plan on modelled hardware: one clock, integer time, total order of events. Ranks that are provably alike are
+// simulated once. Contention-free communication for now: each op is priced once, ranks run ahead between the ops that
+// synchronise them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/base/result.hpp"
+#include "core/plan/plan.hpp"
+#include "core/spec/specs.hpp"
+#include "core/trace/trace.hpp"
+#include "sim/collective/collective_cost.hpp"
+#include "sim/cost/compute_cost.hpp"
+
+namespace wt::sim {
+
+/// Loaded once for a cluster, shared by any number of simulations and threads.
+struct Models {
+  ComputeCost compute;
+  CollectiveCost collective;
+};
+Result<Models> load_models(const ClusterSpec& cluster);
+
+struct SimulateOptions {
+  bool all_ranks = false;           // no folding
+  uint32_t steps = 1;               // steady steps after the warm one
+  trace::Sink* sink = nullptr;      // null: no trace; the fast path may summarise blocks
+};
+
+struct RankTime {
+  uint32_t rank = 0, stands_for = 1;
+  Time end;                         // of its last op
+};
+
+struct RunSummary {
+  Time step_time;                   // steady: from the end of one step to the end of the next on the slowest rank
+  uint32_t critical_rank = 0;       // where the step ends
+  uint64_t ops = 0;                 // op instances of the simulated ranks, summarised ones included
+  uint64_t events = 0;              // queue events
+  uint64_t ranks = 0, distinct_ranks = 0;
+  double wall_seconds = 0;
+  std::vector<RankTime> rank_times;
+  std::vector<trace::FoldedRank> folded;
+};
+
+/// Errors: a plan that gets stuck names every stuck rank and op. `training` gives the host profile.
+Result<RunSummary> simulate(const plan::Plan&, const ClusterSpec&, const TrainingSpec& training, const Models&,
+                            const SimulateOptions&);
+
+}  // namespace wt::sim
