@@ -92,6 +92,7 @@ enum class Role : uint8_t {
 };
 
 enum class Scope : uint8_t {
+  rank,         // one instance for the rank, of no chunk: loss, gradient norm
   persistent,   // one instance for each chunk (and layer)
   micro_batch,  // one instance for each (chunk, micro-batch) (and layer); lives across invocations
   invocation    // one instance for each invocation (and layer)
@@ -111,7 +112,7 @@ struct Shard {
 enum class Init : uint8_t { none, zeros, ones, normal };
 
 /// A named tensor. `shape` is local: what one rank holds. With per_layer there is one for each layer of the chunk,
-/// index 0 .. layers - 1 (hidden states: 0 .. layers, `extra_layer`).
+/// index 0 .. layers - 1 (hidden states and their gradients: 0 .. layers).
 struct Buffer {
   std::string name;
   Role role = Role::transient;
@@ -133,7 +134,7 @@ struct Buffer {
 /// invocation that binds two (chunk, micro-batch) pairs, which of them.
 struct BufferRef {
   BufferId buffer;
-  int8_t layer_offset = 0;
+  int16_t layer_offset = 0;
   uint8_t binding = 0;
   bool operator==(const BufferRef&) const = default;
 };
@@ -203,12 +204,14 @@ enum class Kernel : uint8_t {
   loss_forward,         // sums, max -> loss        mean over tokens and micro-batches, accumulates
   loss_backward,        // logits, max, sums, labels -> dlogits
   scale,                // x -> x                   gradients by 1 / data-parallel size
-  square_sum,           // x -> scalar              accumulates
-  adam,                 // grad, norm, master, m, v -> param, master, m, v
+  square_sum,           // x, [duplicates...] -> scalar    accumulates the squares of x, less those of `duplicates` (which
+                        // share storage with x) on ranks whose index in Compute::group is not 0; the last
+                        // Compute::function duplicates are left out on every rank
+  adam,                 // grad, [norm], master, m, v -> param, master, m, v    without master weights: param for master
   sgd,
   fill_zero,            // -> x
   cast,                 // x -> y
-  copy,                 // x -> y                   also slices: y = rows of x for this rank of Compute::group
+  copy,                 // x... -> y...             one by one; with Compute::group: y = this rank's rows of x
   transpose
 };
 
@@ -237,8 +240,8 @@ struct Compute {
 enum class CollectiveKind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
 enum class Reduction : uint8_t { sum, max, average };
 
-/// reads[0] -> writes[0]. `bytes`: the full buffer on one rank, as nccl-tests counts it (all_gather: the gathered
-/// size; reduce_scatter: the size before). Pieces are contiguous and ordered by group_index.
+/// reads[i] -> writes[i], coalesced into one call. `bytes`: the full buffers on one rank, as nccl-tests counts them
+/// (all_gather: the gathered size; reduce_scatter: the size before). Pieces are contiguous, ordered by group_index.
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
   Reduction reduction = Reduction::sum;
@@ -296,7 +299,8 @@ struct Op {
 };
 
 /// ops[first_op .. first_op + op_count) repeated `iterations` times; iteration i works on layer
-/// first_layer + i * layer_step of the chunk (first_layer = -1: not in a layer).
+/// first_layer + i * layer_step of the chunk; layer offsets of its refs count from there. What stands before the layers
+/// has first_layer 0, what stands after them has first_layer = layers of the part; -1: no per-layer buffers.
 struct Segment {
   uint32_t first_op = 0, op_count = 0;
   uint32_t iterations = 1;

@@ -149,7 +149,13 @@ struct ClusterSpec {
 
 // ------------------------------------------------------------------------------------------------- strategy
 
-enum class DataParallel : uint8_t { ddp, distributed_optimizer };
+/// How replicas agree on gradients (docs/strategies.md; facts of each framework).
+enum class DataParallel : uint8_t {
+  ddp,                    // PyTorch DistributedDataParallel: all-reduce of byte-sized buckets beside the backward
+  megatron,               // Megatron without distributed optimizer: all-reduce of one buffer after the backward
+  distributed_optimizer,  // Megatron: reduce-scatter of element-sized buckets, sharded Adam, all-gather of weights
+  zero1                   // DeepSpeed stage 1: all-reduce at the boundary, sharded Adam, all-gather of weights
+};
 enum class RecomputeKind : uint8_t { none, selective, full };
 enum class RecomputeMethod : uint8_t { uniform, block };
 enum class AttentionKernel : uint8_t { flash, unfused };
