@@ -27,6 +27,8 @@ struct MoeSpec {
   int64_t shared_ffn_hidden = 0;   // 0: no shared expert
   int64_t first_dense_layers = 0;  // these layers keep the dense MLP
   int64_t layer_period = 1;        // every n-th layer is MoE
+  bool router_bias = false;        // one term per expert (DeepSeek-V3, gpt-oss)
+  bool shared_gate = false;        // the shared expert is weighted by a linear gate of width 1 (Qwen2-MoE)
   bool operator==(const MoeSpec&) const = default;
 };
 
@@ -37,11 +39,11 @@ struct MlaSpec {
   bool operator==(const MlaSpec&) const = default;
 };
 
-/// One decoder-only transformer. Invariant after reading: every size > 0 and kv_heads divides heads.
+/// One stack of transformer blocks with a language-model head. Invariant after reading: every size > 0 and kv_heads divides heads.
 struct ModelSpec {
   std::string name, source;
   int64_t layers = 0, hidden = 0, ffn_hidden = 0;
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;  // heads * head_dim need not equal hidden
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;  // heads * head_dim need not equal hidden; MLA: nope + rope
   int64_t vocab = 0, max_context = 0;
   bool gated_mlp = false;                         // two input projections (SwiGLU, GeGLU)
   Activation activation = Activation::gelu;
@@ -60,9 +62,14 @@ struct ModelSpec {
   int64_t extra_positions = 0;  // rows beyond max_context in a learned position table (OPT: 2)
   int64_t sliding_window = 0;   // 0: none
   int64_t sliding_period = 1;   // every n-th layer is windowed (1: all, 2: alternating) when sliding_window > 0
+  int64_t full_period = 0;      // > 0: every n-th layer sees everything, the others are windowed (Gemma 3: 6)
   bool attention_sinks = false;
   bool expert_bias = false;
   int64_t mtp_layers = 0;       // multi-token prediction modules
+  bool head_bias = false;       // on the vocabulary projection (Phi, BERT)
+  bool causal = true;           // false: every token sees every token (BERT): attention work is not halved
+  bool head_transform = false;  // BERT: dense layer and norm before the vocabulary projection
+  int64_t segment_types = 0;    // BERT: rows of the segment embedding
   std::optional<MoeSpec> moe;
   std::optional<MlaSpec> mla;
   bool operator==(const ModelSpec&) const = default;
@@ -97,6 +104,7 @@ struct DeviceSpec {
   std::map<DType, FlopsPerSecond> peak;
   std::string kernels;              // name of a file in data/kernels: measured curves; "" = roofline only
   Bytes context_memory;             // CUDA context and library workspaces before the first tensor
+  bool operator==(const DeviceSpec&) const = default;
 };
 
 enum class ScaleUpKind : uint8_t { none, nvswitch, nvlink_mesh, nvlink_pairs, xgmi_mesh, pcie };
@@ -108,6 +116,7 @@ struct ScaleUpSpec {
   Time latency;                  // one hop
   int64_t domain = 0;            // devices that reach each other over it; 0: those of one node
   bool sharp = false;            // the switch reduces (NVLS)
+  bool operator==(const ScaleUpSpec&) const = default;
 };
 
 enum class FabricKind : uint8_t { none, infiniband, roce, ethernet, efa, slingshot, omnipath, tcpx };
@@ -123,6 +132,7 @@ struct FabricSpec {
   double oversubscription = 1;       // leaf uplinks: nominal bandwidth below / above
   int64_t nodes_per_leaf = 0;        // 0: unknown; nodes under one leaf group see no oversubscription
   bool gpu_direct = true;
+  bool operator==(const FabricSpec&) const = default;
 };
 
 struct NodeSpec {
@@ -135,6 +145,7 @@ struct NodeSpec {
   std::string cpu_vendor;            // "intel", "amd", "nvidia": NCCL's network overhead differs
   Bytes nvme;
   BytesPerSecond nvme_read, nvme_write;
+  bool operator==(const NodeSpec&) const = default;
 };
 
 struct ClusterSpec {
@@ -145,6 +156,7 @@ struct ClusterSpec {
   int64_t nodes = 0;
   int64_t ranks() const { return nodes * node.devices; }
   std::vector<std::string> notes;
+  bool operator==(const ClusterSpec&) const = default;
 };
 
 // ------------------------------------------------------------------------------------------------- strategy
@@ -222,6 +234,8 @@ struct JobSpec {
   ClusterSpec cluster;
   StrategySpec strategy;
   TrainingSpec training;
+  std::vector<std::string> warnings;  // of the readers: what a file says that has no effect here
+  bool operator==(const JobSpec&) const = default;
 };
 
 }  // namespace wt
