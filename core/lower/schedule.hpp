@@ -22,7 +22,7 @@ struct Slot {
 
 struct ScheduleInput {
   int64_t pipeline = 1, chunks = 1, micro_batches = 1;
-  int64_t group_size = 0;  // interleaved: micro-batches per round; 0: pipeline
+  int64_t group_size = 0;  // interleaved: micro-batches per round of chunks; 0: pipeline
 };
 
 /// [pp rank][position]
@@ -33,7 +33,11 @@ struct Schedule {
   std::string_view cites;  // paper or code it follows
   plan::PlacementKind placement;
   bool overlaps_p2p;       // sends and receives run beside compute where the job allows
+  /// Errors speak the job's keys and name the nearest legal values. CHECKs that every size is at least 1.
   Result<Orders> (*order)(const ScheduleInput&);
+  /// Most (chunk, micro-batch) pairs that `rank` has run forward and not yet backward (backward_weight where the
+  /// backward is split), for an input that `order` accepts. Exact: the tests hold every order to it.
+  int64_t (*peak_in_flight)(const ScheduleInput&, int64_t rank);
 };
 
 /// Generated from the file names; each file defines `extern const Schedule schedules_<stem>`.
