@@ -23,10 +23,20 @@ if(WT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 # Same input, same trace, on every machine and compiler: no contraction, no fast-math, no -march=native.
+# wt_flags is how our own sources are compiled; wt_include is what users of our headers need too.
 add_library(wt_flags INTERFACE)
 target_compile_options(wt_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -ffp-contract=off
                        $<$<BOOL:${WT_WERROR}>:-Werror>)
-target_include_directories(wt_flags INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+add_library(wt_include INTERFACE)
+target_include_directories(wt_include INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                           $<INSTALL_INTERFACE:include/windtunnel>)
+target_compile_features(wt_include INTERFACE cxx_std_20)
+if(WT_FUZZ)  # every library is instrumented; only the programs of tests/fuzz link the fuzzer's main
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "WT_FUZZ needs clang: cmake --preset fuzz")
+  endif()
+  target_compile_options(wt_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 if(WT_SANITIZE)
   target_compile_options(wt_flags INTERFACE -fsanitize=${WT_SANITIZE} -fno-omit-frame-pointer -g)
   target_link_options(wt_flags INTERFACE -fsanitize=${WT_SANITIZE})
@@ -35,17 +45,28 @@ if(WT_SANITIZE)
   endif()
 endif()
 
-find_package(fmt REQUIRED)
-find_package(yaml-cpp REQUIRED)
+# wt_find(PACKAGE [arguments]): required here and by whoever uses the installed libraries.
+set_property(GLOBAL PROPERTY WT_FIND_DEPENDENCIES "")
+macro(wt_find)
+  find_package(${ARGN} REQUIRED)
+  string(REPLACE ";" " " wt_find_text "${ARGN}")
+  set_property(GLOBAL APPEND PROPERTY WT_FIND_DEPENDENCIES "${wt_find_text}")
+endmacro()
+
+wt_find(fmt)
+wt_find(yaml-cpp)
 if(NOT TARGET yaml-cpp::yaml-cpp)  # yaml-cpp 0.7 exports the bare name
   add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
 endif()
-find_package(nlohmann_json REQUIRED)
+wt_find(nlohmann_json)
 find_package(CLI11 REQUIRED)
-find_package(ZLIB REQUIRED)
-find_package(PkgConfig REQUIRED)
+wt_find(ZLIB)
+wt_find(PkgConfig)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
-find_package(Threads REQUIRED)
+wt_find(Threads)
+
+# All programs, without the tests: cmake --build build/release --target programs
+add_custom_target(programs)
 
 set_property(GLOBAL PROPERTY WT_LOST "")
 function(wt_lost text)

@@ -15,7 +15,13 @@ function(wt_library folder)
   else()
     add_library(${name} INTERFACE)
   endif()
-  target_link_libraries(${name} ${kind} wt_flags)
+  target_link_libraries(${name} ${kind} wt_include)
+  if(sources)
+    target_link_libraries(${name} PRIVATE wt_flags)
+  endif()
+  string(REGEX REPLACE "^wt_" "" export_name ${name})
+  set_target_properties(${name} PROPERTIES EXPORT_NAME ${export_name})
+  add_library(Windtunnel::${export_name} ALIAS ${name})
   foreach(dep IN LISTS arg_DEPS)
     if(NOT dep MATCHES "::")
       string(REPLACE "/" "_" dep "wt_${dep}")
@@ -35,11 +41,13 @@ function(wt_registry folder)
   file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
   set(externs "")
   set(rows "")
+  set(count 0)
   foreach(file IN LISTS files)
     get_filename_component(stem ${file} NAME_WE)
     string(MAKE_C_IDENTIFIER "${leaf}_${stem}" symbol)
     string(APPEND externs "extern const ${arg_TYPE} ${symbol};\n")
-    string(APPEND rows "    &${symbol},\n")
+    string(APPEND rows "      &${symbol},\n")
+    math(EXPR count "${count} + 1")
   endforeach()
   set(out "${PROJECT_BINARY_DIR}/generated/${folder}_registry.cpp")
   file(CONFIGURE OUTPUT "${out}" CONTENT "// Generated from the file names in ${folder}/.
@@ -48,8 +56,8 @@ namespace ${arg_NAMESPACE} {
 ${externs}
 std::span<const ${arg_TYPE}* const> all_${leaf}() {
   static const ${arg_TYPE}* const table[] = {
-${rows}  };
-  return table;
+${rows}      nullptr};
+  return {table, ${count}};
 }
 }  // namespace ${arg_NAMESPACE}
 " @ONLY)
@@ -57,9 +65,11 @@ ${rows}  };
   set_property(GLOBAL APPEND PROPERTY WT_REGISTRY_${parent} "${out}")
 endfunction()
 
-# wt_test(core/plan [DEPS ...]): one test program per folder of tests/, from all *_test.cpp in it.
+# wt_test(core/plan [DEPS ...] [LABELS threads]): one test program per folder of tests/, from all *_test.cpp in it.
+# The label `threads` means: also run under ThreadSanitizer.
+add_custom_target(threads_tests)
 function(wt_test folder)
-  cmake_parse_arguments(arg "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "DEPS;LABELS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cpp")
   if(NOT sources)
     return()
@@ -75,5 +85,9 @@ function(wt_test folder)
   endforeach()
   target_compile_definitions(${name} PRIVATE WT_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                              WT_BINARY_DIR="${PROJECT_BINARY_DIR}")
-  gtest_discover_tests(${name} TEST_PREFIX "${folder}:" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+  if("threads" IN_LIST arg_LABELS)
+    add_dependencies(threads_tests ${name})
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX "${folder}:" DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT 300 LABELS "${arg_LABELS}")
 endfunction()
