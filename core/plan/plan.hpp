@@ -295,7 +295,6 @@ struct Op {
   Range waits;             // Block::waits
   Range reads, writes;     // Block::refs, positional
   Range reserves, releases;  // Block::refs: storage that begins at issue of this op, ends after it
-  bool operator==(const Op&) const = default;
 };
 
 /// ops[first_op .. first_op + op_count) repeated `iterations` times; iteration i works on layer
@@ -316,7 +315,7 @@ struct Block {
   std::vector<Wait> waits;
   std::vector<BufferRef> refs;
   int64_t op_instances() const;  // with segments unrolled
-  bool operator==(const Block&) const = default;
+  bool operator==(const Block&) const;  // of what the lists hold, wherever they lie in the pools
 };
 
 // ------------------------------------------------------------------------------------------------ programs
