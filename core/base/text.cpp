@@ -24,6 +24,11 @@ size_t edit_distance(std::string_view a, std::string_view b) {  // O(|a| |b|), w
   }
   return row[b.size()];
 }
+
+std::string_view without_plus(std::string_view number) {  // from_chars takes no '+'; "+-1" stays refused
+  if (number.size() > 1 && number[0] == '+' && number[1] != '-') number.remove_prefix(1);
+  return number;
+}
 }  // namespace
 
 std::optional<std::string> closest(std::string_view word, std::span<const std::string_view> candidates) {
@@ -53,7 +58,7 @@ uint64_t fnv1a(std::string_view bytes, uint64_t seed) {
 }
 
 std::optional<int64_t> parse_int(std::string_view text) {
-  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  text = without_plus(text);
   int64_t v = 0;
   auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
   if (ec != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
@@ -61,7 +66,7 @@ std::optional<int64_t> parse_int(std::string_view text) {
 }
 
 std::optional<double> parse_double(std::string_view text) {
-  if (!text.empty() && text.front() == '+') text.remove_prefix(1);
+  text = without_plus(text);
   double v = 0;
   auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
   if (ec != std::errc() || end != text.data() + text.size() || text.empty() || !std::isfinite(v))
@@ -70,7 +75,8 @@ std::optional<double> parse_double(std::string_view text) {
 }
 
 std::string with_commas(int64_t n) {
-  std::string digits = std::to_string(n < 0 ? -n : n), out;
+  std::string digits = std::to_string(n), out;
+  if (n < 0) digits.erase(0, 1);  // not -n: the smallest number has no positive twin
   for (size_t i = 0; i < digits.size(); ++i) {
     if (i && (digits.size() - i) % 3 == 0) out += ',';
     out += digits[i];
