@@ -54,6 +54,7 @@ TEST(ToText, PicksTheUnitOfATime) {
 // 999.9996 ms must not be printed as "1000 ms": rounding may carry into the next unit or the next digit.
 TEST(ToText, CarriesWhenRoundingReachesTheNextStep) {
   EXPECT_EQ(to_text(Time::ps(999'999)), "1.00 us");
+  EXPECT_EQ(to_text(Time::ps(999'999'999)), "1.00 ms");
   EXPECT_EQ(to_text(Time::ps(999'999'999'999)), "1.00 s");
   EXPECT_EQ(to_text(Time::ps(9'999)), "10.0 ns");
   EXPECT_EQ(to_text(Time::ps(99'960)), "100 ns");

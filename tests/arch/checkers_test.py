@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""check_layers.py and check_source.py must fail on planted faults, and on nothing else."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1])
+GOOD = "// What it is.\n#pragma once\n"
+
+# script, file, content, the words that must be printed (None: the script must be content)
+CASES = [
+    ("check_layers.py", "core/base/a.hpp", GOOD + '#include "core/plan/plan.hpp"\n', "core/base may not use core/plan"),
+    ("check_layers.py", "sim/cost/a.cpp", '#include "exec/execute.hpp"\n', "sim may not use exec"),
+    ("check_layers.py", "exec/a.cu", '#  include "sim/simulate.hpp"\n', "exec may not use sim"),
+    ("check_layers.py", "core/plan/a.hpp", GOOD + '#include "core/base/units.hpp"\n', None),
+    ("check_layers.py", "study/a.cpp", '// #include "apps/x.hpp"\n#include <vector>\n', None),
+    ("check_source.py", "core/base/a.hpp", GOOD + "inline void f() { std::exit(1); }\n", "a.hpp:3: only apps/ may end"),
+    ("check_source.py", "sim/a.cpp", "// A.\nvoid f() { abort(); }\n", "only apps/ may end"),
+    ("check_source.py", "sim/a.cpp", '// It may exit(1).\nauto s = "exit(1)";\nvoid on_exit_(int);\n', None),
+    ("check_source.py", "apps/a.cpp", "// A.\nvoid f() { std::exit(1); }\n", None),
+    ("check_source.py", "core/base/check.cpp", "// A.\nvoid f() { std::abort(); }\n", None),
+    ("check_source.py", "sim/a.cpp", "// A.\n// TO" "DO: later\n", "needs the number of its issue"),
+    ("check_source.py", "sim/a.cpp", "// A.\n// TO" "DO(#12): later\n", None),
+    ("check_source.py", "sim/a.hpp", "// A.\n", "#pragma once is missing"),
+    ("check_source.py", "sim/a.cpp", "int x;\n", "open with a comment"),
+]
+
+bad = 0
+for script, name, content, words in CASES:
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / name
+        file.parent.mkdir(parents=True)
+        file.write_text(content)
+        run = subprocess.run([sys.executable, ROOT / "cmake" / script, folder], capture_output=True, text=True)
+        right = (run.returncode == 0 and run.stdout == "") if words is None else (
+            run.returncode == 1 and words in run.stdout)
+        if not right:
+            print(f"{script} on {name}:\n{content}printed: {run.stdout}{run.stderr}wanted: {words or 'nothing'}\n")
+            bad += 1
+print(f"{len(CASES) - bad} of {len(CASES)} planted cases are right")
+sys.exit(bad > 0)
