@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <map>
+#include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/ids.hpp"
@@ -33,7 +35,7 @@ struct Meta {
   Time clock_uncertainty;
 };
 
-/// One op instance. `issued`: when the host gave it to the stream; begin - issued is queueing and waiting.
+/// One op instance, from the start of its work on the stream (a communication: from when this side is ready) to its end.
 struct Span {
   uint32_t invocation = 0, op = 0;  // position in the rank's order; op instance in the block, unrolled
   int64_t begin_ps = 0, end_ps = 0;
@@ -69,7 +71,7 @@ struct Trace {
   std::vector<Sample> samples;
 };
 
-/// Keeps everything in memory.
+/// Keeps everything in memory. Calls for different ranks may come from different threads.
 class MemorySink final : public Sink {
  public:
   void spans(uint32_t rank, uint32_t step, std::span<const Span>) override;
@@ -78,6 +80,8 @@ class MemorySink final : public Sink {
   Trace take(Meta meta, std::string plan_text);
 
  private:
+  std::mutex mutex_;
+  std::map<std::pair<uint32_t, uint32_t>, size_t> index_;  // (step, rank) -> position in trace_.ranks
   Trace trace_;
 };
 
