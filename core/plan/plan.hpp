@@ -123,7 +123,8 @@ struct Buffer {
   bool view = false;         // storage belongs to another buffer: see Part::views
   std::vector<int64_t> shape;
   std::vector<Shard> shards;
-  Init init = Init::none;    // weights: the value of each *global* element depends on (seed, name, layer, index)
+  // Weights: the value of each *global* element depends on (seed, name up to "_copy", layer of the model, index).
+  Init init = Init::none;
   double init_scale = 0;     // normal: standard deviation
   int64_t elements() const;
   Bytes bytes() const { return {elements() * size_of(dtype)}; }
@@ -262,7 +263,8 @@ struct Copy { Space from = Space::device, to = Space::pinned; int64_t bytes = 0;
 /// The host stops issuing until the waits of the op are over (loss read-out, gradient-norm check).
 struct HostWait { bool operator==(const HostWait&) const = default; };
 
-/// No work: its stream goes on when the waits are over; also the place of setup reservations.
+/// No work: its stream goes on when the waits are over. In the setup it stands for loading: what it writes gets its
+/// initial values (Buffer::init of every view in it).
 struct Join { bool operator==(const Join&) const = default; };
 
 /// Closed set: a new kind must be taught to every visitor before anything builds.

@@ -1,0 +1,161 @@
+#include "core/lower/block_builder.hpp"
+
+#include <algorithm>
+
+#include "core/base/check.hpp"
+
+namespace wt::lower {
+
+using plan::BufferRef;
+using plan::Op;
+using plan::Range;
+using plan::Scope;
+using plan::Segment;
+using plan::Stream;
+using plan::Wait;
+
+BlockBuilder::BlockBuilder(const plan::Plan& plan, std::string name, PartId part, Lifetimes lifetimes)
+    : plan_(plan), lifetimes_(lifetimes) {
+  block_.name = std::move(name);
+  block_.part = part;
+}
+
+void BlockBuilder::segment(int64_t first_layer, int64_t layer_step, int64_t iterations) {
+  close_segment();
+  block_.segments.push_back({static_cast<uint32_t>(block_.ops.size()), 0, static_cast<uint32_t>(iterations),
+                             static_cast<int32_t>(first_layer), static_cast<int32_t>(layer_step)});
+  open_ = true;
+}
+
+uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream stream, plan::Body body,
+                          std::initializer_list<BufferRef> reads, std::initializer_list<BufferRef> writes,
+                          std::initializer_list<Wait> extra) {
+  return op(name, phase, stream, std::move(body), std::span(reads.begin(), reads.size()),
+            std::span(writes.begin(), writes.size()), std::span(extra.begin(), extra.size()));
+}
+
+uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream stream, plan::Body body,
+                          std::span<const BufferRef> reads, std::span<const BufferRef> writes,
+                          std::span<const Wait> extra) {
+  WT_CHECK(open_, "op '{}' outside a segment", name);
+  const auto index = static_cast<uint32_t>(block_.ops.size());
+  Op o;
+  o.name = name;
+  o.phase = phase;
+  o.stream = stream;
+
+  o.waits.begin = static_cast<uint32_t>(block_.waits.size());
+  const bool receives = std::holds_alternative<plan::Receive>(body);
+  const bool copies = stream == Stream::copy_in || stream == Stream::copy_out;
+  if (stream != Stream::compute) {
+    if (!receives && !copies) block_.waits.push_back({Wait::Kind::tail, static_cast<uint32_t>(Stream::compute), 0});
+  } else {
+    // The last writer of each operand, if it is a communication op of this block. Linear search backwards: blocks have
+    // a few dozen ops per segment, and an operand is written shortly before it is read.
+    for (const BufferRef& r : reads)
+      for (uint32_t k = index; k-- > 0;) {
+        const Op& w = block_.ops[k];
+        const auto* begin = block_.refs.data() + w.writes.begin;
+        const BufferRef* hit = std::find(begin, begin + w.writes.count, r);
+        if (hit == begin + w.writes.count) continue;
+        if (w.stream != Stream::compute) {
+          const Wait wait{Wait::Kind::op, k, 0};
+          const auto first = block_.waits.begin() + o.waits.begin;
+          if (std::find(first, block_.waits.end(), wait) == block_.waits.end()) block_.waits.push_back(wait);
+        }
+        break;
+      }
+    block_.waits.insert(block_.waits.end(), pending_.begin(), pending_.end());
+    pending_.clear();
+  }
+  block_.waits.insert(block_.waits.end(), extra.begin(), extra.end());
+  o.waits.count = static_cast<uint32_t>(block_.waits.size()) - o.waits.begin;
+
+  o.reads = {static_cast<uint32_t>(block_.refs.size()), static_cast<uint32_t>(reads.size())};
+  block_.refs.insert(block_.refs.end(), reads.begin(), reads.end());
+  o.writes = {static_cast<uint32_t>(block_.refs.size()), static_cast<uint32_t>(writes.size())};
+  block_.refs.insert(block_.refs.end(), writes.begin(), writes.end());
+  o.body = std::move(body);
+  block_.ops.push_back(std::move(o));
+  return index;
+}
+
+void BlockBuilder::reserve_here(BufferRef ref) {
+  explicit_.push_back({static_cast<uint32_t>(block_.ops.size() - 1), ref, true});
+}
+void BlockBuilder::release_here(BufferRef ref) {
+  explicit_.push_back({static_cast<uint32_t>(block_.ops.size() - 1), ref, false});
+}
+
+void BlockBuilder::close_segment() {
+  if (!open_) return;
+  open_ = false;
+  Segment& s = block_.segments.back();
+  s.op_count = static_cast<uint32_t>(block_.ops.size()) - s.first_op;
+  if (s.op_count == 0) {
+    block_.segments.pop_back();
+    return;
+  }
+
+  struct Use {
+    BufferRef ref;
+    uint32_t first, last;
+    bool written_first, read;
+  };
+  std::vector<Use> uses;
+  uses.reserve(s.op_count * 2);
+  auto touch = [&](const BufferRef& r, uint32_t op, bool write) {
+    for (Use& u : uses)
+      if (u.ref == r) {
+        u.last = op;
+        u.read |= !write;
+        return;
+      }
+    uses.push_back({r, op, op, write, !write});
+  };
+  for (uint32_t k = s.first_op; k < s.first_op + s.op_count; ++k) {
+    const Op& o = block_.ops[k];
+    for (uint32_t i = 0; i < o.reads.count; ++i) touch(block_.refs[o.reads.begin + i], k, false);
+    for (uint32_t i = 0; i < o.writes.count; ++i) touch(block_.refs[o.writes.begin + i], k, true);
+  }
+
+  std::vector<std::pair<uint32_t, BufferRef>> reserves, releases;
+  for (const Use& u : uses) {
+    const plan::Buffer& b = plan_.buffer(u.ref.buffer);
+    if (b.view || b.scope == Scope::persistent || b.scope == Scope::rank) continue;
+    const bool dropped = std::find(discarded_.begin(), discarded_.end(), u.ref) != discarded_.end();
+    if (b.scope == Scope::invocation) {
+      if (u.written_first) reserves.emplace_back(u.first, u.ref);
+      // Nothing but what a backward hands on crosses segments; a forward's leftovers are of no use to anyone.
+      if (u.read || dropped || lifetimes_ == Lifetimes::forward) releases.emplace_back(u.last, u.ref);
+    } else {
+      if (u.written_first && lifetimes_ == Lifetimes::forward) reserves.emplace_back(u.first, u.ref);
+      if ((u.read && lifetimes_ == Lifetimes::backward) || dropped) releases.emplace_back(u.last, u.ref);
+    }
+  }
+  for (const Explicit& e : explicit_) (e.reserve ? reserves : releases).emplace_back(e.op, e.ref);
+  explicit_.clear();
+  discarded_.clear();
+
+  auto by_op = [](const auto& a, const auto& b) { return a.first < b.first; };
+  std::stable_sort(reserves.begin(), reserves.end(), by_op);
+  std::stable_sort(releases.begin(), releases.end(), by_op);
+  auto assign = [&](const std::vector<std::pair<uint32_t, BufferRef>>& list, Range Op::* range) {
+    for (size_t i = 0; i < list.size();) {
+      Op& o = block_.ops[list[i].first];
+      (o.*range).begin = static_cast<uint32_t>(block_.refs.size());
+      const uint32_t op = list[i].first;
+      for (; i < list.size() && list[i].first == op; ++i) block_.refs.push_back(list[i].second);
+      (o.*range).count = static_cast<uint32_t>(block_.refs.size()) - (o.*range).begin;
+    }
+  };
+  assign(reserves, &Op::reserves);
+  assign(releases, &Op::releases);
+}
+
+plan::Block BlockBuilder::finish() {
+  close_segment();
+  return std::move(block_);
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,299 @@
+// Sizes of one rank's share, mesh, groups, parameters and activation buffers. Shapes only: nothing is ordered here.
+#include <algorithm>
+#include <cmath>
+
+#include "core/lower/context.hpp"
+
+namespace wt::lower {
+
+using plan::Buffer;
+using plan::Init;
+using plan::Role;
+using plan::Scope;
+
+namespace {
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+void make_sizes(Context& c) {
+  const auto& m = c.job.model;
+  const auto& st = c.job.strategy;
+  const auto& tr = c.job.training;
+  Sizes& n = c.n;
+  n.t = st.tensor;
+  n.p = st.pipeline;
+  n.v = st.virtual_stages;
+  n.dp = st.data;
+  n.b = tr.micro_batch;
+  n.s = tr.seq_len;
+  n.tokens = n.b * n.s;
+  n.sequence_parallel = st.sequence_parallel && n.t > 1;
+  n.rows = n.sequence_parallel ? n.tokens / n.t : n.tokens;
+  n.h = m.hidden;
+  n.d = m.head_dim;
+  n.heads = m.heads / n.t;
+  n.kv_heads = std::max<int64_t>(1, m.kv_heads / n.t);  // fewer groups than ranks: each rank keeps a copy of one
+  n.qkv = (n.heads + 2 * n.kv_heads) * n.d;
+  n.attention = n.heads * n.d;
+  n.ffn = m.ffn_hidden / n.t;
+  n.fc1 = m.gated_mlp ? 2 * n.ffn : n.ffn;
+  n.padded_vocab = round_up(m.vocab, tr.vocab_multiple * n.t);
+  n.vocab = n.padded_vocab / n.t;
+  n.micro_batches = tr.global_batch / (tr.micro_batch * n.dp);
+  c.act = tr.param_dtype;
+  c.grad = st.gradient_dtype;
+}
+
+void make_mesh(Context& c) {
+  auto& p = c.plan;
+  p.mesh.axes = {{"pp", c.n.p}, {"dp", c.n.dp}, {"tp", c.n.t}};
+  const AxisId pp{0}, dp{1}, tp{2};
+  auto add = [&](std::string name, std::vector<AxisId> axes, std::optional<plan::AxisFilter> filter = {}) {
+    p.groups.push_back({std::move(name), std::move(axes), std::move(filter)});
+    return GroupId{static_cast<uint32_t>(p.groups.size() - 1)};
+  };
+  c.tp = add("tp", {tp});
+  c.dp = add("dp", {dp});
+  c.pp = add("pp", {pp});
+  c.model = add("model", {pp, tp});
+  c.world = add("world", {pp, dp, tp});
+  if (c.job.model.tied_embeddings && c.n.p > 1)
+    c.embedding = add("embedding", {pp}, plan::AxisFilter{pp, {0, c.n.p - 1}});
+}
+
+int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std::vector<plan::Shard> shards,
+                  bool per_layer, Init init, double scale) {
+  Parameter q;
+  q.name = name;
+  q.per_layer = per_layer;
+  Buffer w;
+  w.role = Role::weight;
+  w.name = name;
+  w.dtype = c.act;
+  w.scope = Scope::persistent;
+  w.per_layer = per_layer;
+  w.view = true;
+  w.shape = std::move(shape);
+  w.shards = std::move(shards);
+  w.init = init;
+  w.init_scale = scale;
+  q.elements = w.elements();
+  q.tensor_duplicate = w.shards.empty() && c.n.t > 1;
+  Buffer g = w;
+  g.role = Role::gradient;
+  g.name = name + ".grad";
+  g.dtype = c.grad;
+  g.init = Init::none;
+  g.init_scale = 0;
+  q.weight = c.add_buffer(std::move(w));
+  q.gradient = c.add_buffer(std::move(g));
+  c.parameters.push_back(std::move(q));
+  return static_cast<int>(c.parameters.size() - 1);
+}
+
+/// Registration order is Megatron's: embedding, layers, final norm, head. Buckets run through it backwards.
+void make_parameters(Context& c) {
+  const auto& m = c.job.model;
+  const Sizes& n = c.n;
+  ParameterIds& id = c.id;
+  const bool cut = n.t > 1;
+  auto shard = [&](uint8_t dim, int64_t blocks = 1) {
+    return cut ? std::vector<plan::Shard>{{dim, c.tp, blocks}} : std::vector<plan::Shard>{};
+  };
+  auto weight = [&](const char* name, std::vector<int64_t> shape, std::vector<plan::Shard> sh, bool layer, double scale) {
+    return add_parameter(c, name, std::move(shape), std::move(sh), layer, Init::normal, scale);
+  };
+  auto zeros = [&](const char* name, int64_t size, std::vector<plan::Shard> sh, bool layer) {
+    return add_parameter(c, name, {size}, std::move(sh), layer, Init::zeros, 0);
+  };
+  auto gain = [&](const char* name, int64_t size, bool layer) {
+    return add_parameter(c, name, {size}, {}, layer, Init::ones, 0);
+  };
+  const double sigma = 0.02, sigma_out = 0.02 / std::sqrt(2.0 * static_cast<double>(m.layers));
+  const bool beta = m.norm == Norm::layer_norm;
+
+  id.embedding = weight("embedding", {n.vocab, n.h}, shard(0), false, sigma);
+  if (m.position == Position::learned)
+    id.position = weight("position", {m.max_context + m.extra_positions, n.h}, {}, false, sigma);
+  if (m.embedding_norm) {
+    id.embedding_gamma = gain("embedding_norm.gamma", n.h, false);
+    id.embedding_beta = zeros("embedding_norm.beta", n.h, {}, false);
+  }
+  id.norm1_gamma = gain("norm1.gamma", n.h, true);
+  if (beta) id.norm1_beta = zeros("norm1.beta", n.h, {}, true);
+  // Rows of qkv are grouped by key/value head (its queries, then k, then v), so a contiguous cut keeps groups whole.
+  id.qkv = weight("qkv", {n.qkv, n.h}, shard(0), true, sigma);
+  if (m.attention_bias) id.qkv_bias = zeros("qkv.bias", n.qkv, shard(0), true);
+  if (m.qk_norm) {
+    id.q_gamma = gain("q_norm.gamma", n.d, true);
+    id.k_gamma = gain("k_norm.gamma", n.d, true);
+  }
+  id.proj = weight("proj", {n.h, n.attention}, shard(1), true, sigma_out);
+  if (m.output_bias) id.proj_bias = zeros("proj.bias", n.h, {}, true);
+  if (m.norms_per_layer > 1 || !m.parallel_block) {
+    id.norm2_gamma = gain("norm2.gamma", n.h, true);
+    if (beta) id.norm2_beta = zeros("norm2.beta", n.h, {}, true);
+  }
+  id.fc1 = weight("fc1", {n.fc1, n.h}, shard(0, m.gated_mlp ? 2 : 1), true, sigma);
+  if (m.mlp_bias) id.fc1_bias = zeros("fc1.bias", n.fc1, shard(0, m.gated_mlp ? 2 : 1), true);
+  id.fc2 = weight("fc2", {n.h, n.ffn}, shard(1), true, sigma_out);
+  if (m.mlp_bias) id.fc2_bias = zeros("fc2.bias", n.h, {}, true);
+  if (m.final_norm) {
+    id.final_gamma = gain("final_norm.gamma", n.h, false);
+    if (beta) id.final_beta = zeros("final_norm.beta", n.h, {}, false);
+  }
+  if (m.tied_embeddings) {
+    // With one stage the head reads the embedding table; with more the last stage keeps a copy of it.
+    id.head = n.p > 1 ? weight("embedding_copy", {n.vocab, n.h}, shard(0), false, sigma) : id.embedding;
+  } else {
+    id.head = weight("head", {n.vocab, n.h}, shard(0), false, sigma);
+  }
+  // With sequence parallelism these see only their own rows on each tensor rank.
+  if (n.sequence_parallel)
+    for (int k : {id.norm1_gamma, id.norm1_beta, id.norm2_gamma, id.norm2_beta, id.final_gamma, id.final_beta,
+                  id.embedding_gamma, id.embedding_beta, id.proj_bias, id.fc2_bias})
+      if (k >= 0) c.parameters[static_cast<size_t>(k)].partial_over_tensor = true;
+  // q and k gains are shared by heads that different tensor ranks hold.
+  if (n.t > 1)
+    for (int k : {id.q_gamma, id.k_gamma})
+      if (k >= 0) c.parameters[static_cast<size_t>(k)].partial_over_tensor = true;
+}
+
+struct Maker {
+  Context& c;
+  std::string suffix;
+  Scope scope;
+  BufferId operator()(const char* name, Role role, DType dtype, std::vector<int64_t> shape, bool per_layer = true) const {
+    Buffer b;
+    b.name = name + suffix;
+    b.role = role;
+    b.dtype = dtype;
+    b.scope = scope;
+    b.per_layer = per_layer;
+    b.shape = std::move(shape);
+    return c.add_buffer(std::move(b));
+  }
+};
+
+LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool core_attention_saved) {
+  const Sizes& n = c.n;
+  const auto& m = c.job.model;
+  const bool dropout = c.job.training.dropout;
+  const int64_t stats = m.norm == Norm::layer_norm ? 2 : 1;
+  const Maker make{c, suffix, scope};
+  const Maker core{c, suffix, core_attention_saved ? scope : Scope::invocation};
+  LayerBuffers l;
+  l.norm1 = make("norm1_out", Role::activation, c.act, {n.rows, n.h});
+  l.stats1 = make("norm1_stats", Role::activation, DType::f32, {n.rows, stats});
+  l.qkv = make("qkv_out", Role::activation, c.act, {n.tokens, n.qkv});
+  if (m.qk_norm)
+    l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
+  l.attention = make("attention_out", Role::activation, c.act, {n.tokens, n.attention});
+  if (c.job.strategy.attention == AttentionKernel::flash) {
+    l.lse = core("attention_lse", Role::activation, DType::f32, {n.b * n.heads, n.s});
+  } else {
+    l.scores = Maker{c, suffix, Scope::invocation}("scores", Role::transient, c.act, {n.b * n.heads, n.s, n.s});
+    l.probs = core("probs", Role::activation, c.act, {n.b * n.heads, n.s, n.s});
+    if (dropout) {
+      l.dropped = core("probs_dropped", Role::activation, c.act, {n.b * n.heads, n.s, n.s});
+      l.attention_mask = core("attention_mask", Role::activation, DType::u8, {n.b * n.heads, n.s, n.s});
+    }
+  }
+  l.residual = make("residual", Role::activation, c.act, {n.rows, n.h});
+  if (dropout) {
+    l.residual_mask = make("residual_mask", Role::activation, DType::u8, {n.rows, n.h});
+    l.output_mask = make("output_mask", Role::activation, DType::u8, {n.rows, n.h});
+  }
+  l.norm2 = make("norm2_out", Role::activation, c.act, {n.rows, n.h});
+  l.stats2 = make("norm2_stats", Role::activation, DType::f32, {n.rows, stats});
+  l.fc1 = make("fc1_out", Role::activation, c.act, {n.tokens, n.fc1});
+  l.activation = make("activation_out", Role::activation, c.act, {n.tokens, n.ffn});
+  return l;
+}
+
+void make_activations(Context& c) {
+  const Sizes& n = c.n;
+  const auto& st = c.job.strategy;
+  const bool selective = st.recompute.kind == RecomputeKind::selective;
+  c.saved = make_layer(c, "", Scope::micro_batch, !selective);
+  c.remade = make_layer(c, ".remade", Scope::invocation, true);
+
+  const Maker tmp{c, "", Scope::invocation};
+  auto layer = [&](const char* name, int64_t rows, int64_t columns) {
+    return tmp(name, Role::transient, c.act, {rows, columns});
+  };
+  TransientBuffers& x = c.tmp;
+  x.norm1_full = layer("norm1_full", n.tokens, n.h);
+  x.norm2_full = layer("norm2_full", n.tokens, n.h);
+  x.projection = layer("proj_out", n.tokens, n.h);
+  x.projection_sum = layer("proj_sum", n.rows, n.h);
+  x.fc2 = layer("fc2_out", n.tokens, n.h);
+  x.fc2_sum = layer("fc2_sum", n.rows, n.h);
+  x.flow = layer("hidden.remade", n.rows, n.h);
+  x.branch = layer("d_branch", n.rows, n.h);
+  x.branch_full = layer("d_branch_full", n.tokens, n.h);
+  x.d_activation = layer("d_activation", n.tokens, n.ffn);
+  x.d_fc1 = layer("d_fc1", n.tokens, n.fc1);
+  x.d_norm2_full = layer("d_norm2_full", n.tokens, n.h);
+  x.d_norm2 = layer("d_norm2", n.rows, n.h);
+  x.d_residual_norm = layer("d_residual_norm", n.rows, n.h);
+  x.d_residual = layer("d_residual", n.rows, n.h);
+  x.d_attention = layer("d_attention", n.tokens, n.attention);
+  if (st.attention == AttentionKernel::unfused) {
+    x.d_probs = tmp("d_probs", Role::transient, c.act, {n.b * n.heads, n.s, n.s});
+    x.d_scores = tmp("d_scores", Role::transient, c.act, {n.b * n.heads, n.s, n.s});
+  }
+  x.d_qkv = layer("d_qkv", n.tokens, n.qkv);
+  x.d_norm1_full = layer("d_norm1_full", n.tokens, n.h);
+  x.d_norm1 = layer("d_norm1", n.rows, n.h);
+  x.d_hidden_norm = layer("d_hidden_norm", n.rows, n.h);
+  x.d_hidden = layer("d_hidden", n.rows, n.h);
+
+  const Maker mb{c, "", Scope::micro_batch};
+  const Maker rank{c, "", Scope::rank};
+  EdgeBuffers& e = c.edge;
+  const auto& m = c.job.model;
+  e.tokens = mb("tokens", Role::tokens, DType::i32, {n.tokens}, false);
+  e.labels = mb("labels", Role::labels, DType::i32, {n.tokens}, false);
+  e.hidden = mb("hidden", Role::activation, c.act, {n.rows, n.h});
+  e.embedded = tmp("embedded", Role::transient, c.act, {n.tokens, n.h}, false);
+  e.positioned = tmp("positioned", Role::transient, c.act, {n.tokens, n.h}, false);
+  if (m.embedding_norm) {
+    e.normed_embedding = mb("embedding_norm_in", Role::activation, c.act, {n.rows, n.h}, false);
+    e.embedding_stats = mb("embedding_norm_stats", Role::activation, DType::f32, {n.rows, 2}, false);
+  }
+  if (c.job.training.dropout) e.embedding_mask = mb("embedding_mask", Role::activation, DType::u8, {n.rows, n.h}, false);
+  const int64_t stats = m.norm == Norm::layer_norm ? 2 : 1;
+  e.final_norm = mb("final_norm_out", Role::activation, c.act, {n.rows, n.h}, false);
+  e.final_stats = mb("final_norm_stats", Role::activation, DType::f32, {n.rows, stats}, false);
+  e.final_full = tmp("final_norm_full", Role::transient, c.act, {n.tokens, n.h}, false);
+  const bool upcast = !c.job.training.fused_loss && c.act != DType::f32;
+  e.logits = (upcast ? tmp : mb)("logits", Role::activation, c.act, {n.tokens, n.vocab}, false);
+  e.logits32 = upcast ? mb("logits_f32", Role::activation, DType::f32, {n.tokens, n.vocab}, false) : e.logits;
+  e.loss_max = mb("loss_max", Role::activation, DType::f32, {n.tokens}, false);
+  e.loss_sums = mb("loss_sums", Role::activation, DType::f32, {2, n.tokens}, false);
+  e.loss = rank("loss", Role::loss, DType::f32, {1}, false);
+  e.d_logits = tmp("d_logits", Role::transient, c.act, {n.tokens, n.vocab}, false);
+  e.d_final_full = tmp("d_final_full", Role::transient, c.act, {n.tokens, n.h}, false);
+  e.d_final = tmp("d_final", Role::transient, c.act, {n.rows, n.h}, false);
+  e.d_embedded = tmp("d_embedded", Role::transient, c.act, {n.rows, n.h}, false);
+  e.d_positioned = tmp("d_positioned", Role::transient, c.act, {n.tokens, n.h}, false);
+  c.grad_norm = rank("grad_norm", Role::scalar, DType::f32, {1}, false);
+  c.overflow = rank("overflow", Role::scalar, DType::f32, {1}, false);
+}
+
+}  // namespace
+
+void make_buffers(Context& c) {
+  make_sizes(c);
+  make_mesh(c);
+  make_parameters(c);
+  make_activations(c);
+  auto& p = c.plan;
+  p.micro_batches = c.n.micro_batches;
+  p.micro_batch_size = c.n.b;
+  p.sequence = c.n.s;
+  p.seed = c.job.training.seed;
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,201 @@
+// What only the whole job can show to be illegal. All faults at once, in the key names of a job file, with the legal
+// values nearest to the user's. What later strategies will bring is refused here by name, never lowered to less.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/lower/context.hpp"
+#include "core/lower/schedule.hpp"
+
+namespace wt::lower {
+
+namespace {
+
+class Faults {
+ public:
+  template <class... A>
+  void add(std::string where, fmt::format_string<A...> what, A&&... args) {
+    list_.push_back({std::move(where), fmt::format(what, std::forward<A>(args)...), ""});
+  }
+  void hint(std::string text) { list_.back().hint = std::move(text); }
+  Diagnostics take() { return std::move(list_); }
+
+ private:
+  Diagnostics list_;
+};
+
+/// "nearest legal: 4, 8" among the divisors of n.
+std::string nearest_divisors(int64_t n, int64_t wanted) {
+  int64_t below = 0, above = 0;
+  for (int64_t d = 1; d <= n && d <= 65536; ++d)
+    if (n % d == 0) {
+      if (d <= wanted) below = d;
+      if (d >= wanted && above == 0) above = d;
+    }
+  std::string out = "nearest legal: ";
+  if (below) out += std::to_string(below);
+  if (above && above != below) out += (below ? ", " : "") + std::to_string(above);
+  return out;
+}
+
+std::string nearest_multiples(int64_t wanted, int64_t unit) {
+  const int64_t below = wanted / unit * unit;
+  return below > 0 ? fmt::format("nearest legal: {}, {}", below, below + unit) : fmt::format("nearest legal: {}", unit);
+}
+
+void check_model(const JobSpec& j, Faults& f) {
+  const auto& m = j.model;
+  const auto& s = j.strategy;
+  if (m.moe) f.add("model.moe", "mixture-of-experts layers cannot be planned yet"), f.hint("give a dense model");
+  if (m.mla) f.add("model.mla", "multi-head latent attention cannot be planned yet");
+  if (m.embedding_dim != 0 && m.embedding_dim != m.hidden)
+    f.add("model.embedding_dim", "an embedding of {} projected to hidden {} cannot be planned yet", m.embedding_dim, m.hidden);
+  if (m.mtp_layers > 0) f.add("model.mtp_layers", "multi-token prediction cannot be planned yet");
+  if (m.heads % s.tensor != 0) {
+    f.add("strategy.tensor", "{} attention heads do not divide over tensor = {}", m.heads, s.tensor);
+    f.hint(nearest_divisors(m.heads, s.tensor));
+  }
+  if (m.kv_heads % s.tensor != 0 && s.tensor % m.kv_heads != 0) {
+    f.add("strategy.tensor", "{} key/value heads neither divide over tensor = {} nor repeat on it", m.kv_heads, s.tensor);
+    f.hint(nearest_divisors(m.kv_heads, s.tensor));
+  }
+  if (m.ffn_hidden % s.tensor != 0) {
+    f.add("strategy.tensor", "ffn_hidden = {} does not divide over tensor = {}", m.ffn_hidden, s.tensor);
+    f.hint(nearest_divisors(m.ffn_hidden, s.tensor));
+  }
+}
+
+void check_world(const JobSpec& j, Faults& f) {
+  const auto& s = j.strategy;
+  const int64_t world = j.cluster.ranks(), cut = s.tensor * s.pipeline * s.context;
+  if (s.context != 1) f.add("strategy.context", "context parallelism cannot be planned yet"), f.hint("legal: 1");
+  if (s.expert != 1) f.add("strategy.expert", "expert parallelism cannot be planned yet"), f.hint("legal: 1");
+  if (cut <= 0 || world <= 0) return;
+  if (s.data == 0 && world % cut != 0) {
+    f.add("strategy", "{} ranks ({} nodes of {}) are not a multiple of tensor {} x pipeline {} x context {} = {}", world,
+          j.cluster.nodes, j.cluster.node.devices, s.tensor, s.pipeline, s.context, cut);
+    f.hint(fmt::format("cluster.nodes {}", nearest_multiples(j.cluster.nodes, std::max<int64_t>(1, cut / j.cluster.node.devices))));
+  }
+  if (s.data != 0 && cut * s.data != world) {
+    f.add("strategy.data", "tensor {} x pipeline {} x context {} x data {} = {} is not the {} ranks of the cluster ({} nodes of {})",
+          s.tensor, s.pipeline, s.context, s.data, cut * s.data, world, j.cluster.nodes, j.cluster.node.devices);
+    if (world % cut == 0) f.hint(fmt::format("legal: {}", world / cut));
+  }
+}
+
+void check_batch(const JobSpec& j, Faults& f) {
+  const auto& s = j.strategy;
+  const auto& t = j.training;
+  const int64_t cut = s.tensor * s.pipeline * s.context;
+  const int64_t data = s.data != 0 ? s.data : (cut > 0 ? std::max<int64_t>(1, j.cluster.ranks() / cut) : 1);
+  const int64_t unit = t.micro_batch * data;
+  if (t.global_batch % unit != 0) {
+    f.add("training.global_batch", "{} is not a multiple of micro_batch {} x data {} = {}", t.global_batch, t.micro_batch,
+          data, unit);
+    f.hint(nearest_multiples(t.global_batch, unit));
+  } else if (t.global_batch / unit > 65535) {
+    f.add("training.global_batch", "{} micro-batches in a step are more than 65535", t.global_batch / unit);
+  }
+  if (t.seq_len <= 0) f.add("training.seq_len", "must be at least 1");
+  if (j.model.position == Position::learned && t.seq_len > j.model.max_context) {
+    f.add("training.seq_len", "{} exceeds the {} learned positions of the model", t.seq_len, j.model.max_context);
+    f.hint(fmt::format("legal: up to {}", j.model.max_context));
+  }
+  if (s.sequence_parallel && s.tensor > 1 && (t.seq_len * t.micro_batch) % s.tensor != 0) {
+    f.add("training.seq_len", "{} tokens of a micro-batch do not divide over tensor = {}, as sequence_parallel needs",
+          t.seq_len * t.micro_batch, s.tensor);
+    f.hint(nearest_multiples(t.seq_len, s.tensor));
+  }
+}
+
+void check_pipeline(const JobSpec& j, Faults& f) {
+  const auto& s = j.strategy;
+  const int64_t stages = s.pipeline * s.virtual_stages;
+  if (!find_schedule(s.schedule)) {
+    std::vector<std::string_view> names;
+    for (const Schedule* k : all_schedules()) names.push_back(k->name);
+    f.add("strategy.schedule", "unknown schedule '{}'", s.schedule);
+    f.hint(fmt::format("legal: {}", fmt::join(names, ", ")));
+  }
+  if (s.virtual_stages > 1 && s.pipeline == 1)
+    f.add("strategy.virtual_stages", "{} virtual stages need pipeline > 1", s.virtual_stages), f.hint("legal: 1");
+  const int64_t extra = (s.account_for_embedding ? 1 : 0) + (s.account_for_loss ? 1 : 0);
+  const bool fixed = s.first_stage_layers > 0 || s.last_stage_layers > 0;
+  if (fixed && extra > 0)
+    f.add("strategy.first_stage_layers", "cannot be combined with account_for_embedding or account_for_loss");
+  if (!fixed && (j.model.layers + extra) % stages != 0) {
+    f.add(s.virtual_stages > 1 ? "strategy.virtual_stages" : "strategy.pipeline",
+          "{} layers{} do not divide over {} stages (pipeline {} x virtual_stages {})", j.model.layers,
+          extra ? fmt::format(" + {} for embedding and loss", extra) : "", stages, s.pipeline, s.virtual_stages);
+    f.hint(nearest_divisors((j.model.layers + extra) / (s.virtual_stages > 1 && j.model.layers % s.pipeline == 0 ? s.pipeline : 1),
+                            s.virtual_stages > 1 ? s.virtual_stages : s.pipeline));
+  }
+  if (fixed) {
+    const int64_t others = s.pipeline - (s.first_stage_layers > 0) - (s.last_stage_layers > 0);
+    const int64_t rest = j.model.layers - s.first_stage_layers - s.last_stage_layers;
+    const bool single = s.pipeline == 1;
+    if (single)
+      f.add("strategy.first_stage_layers", "an uneven split needs pipeline > 1");
+    else if (rest < 0 || (others == 0 && rest != 0) || (others > 0 && rest % (others * s.virtual_stages) != 0))
+      f.add("strategy.first_stage_layers", "the {} layers left of {} do not divide over the {} other stages x {} virtual_stages",
+            rest, j.model.layers, others, s.virtual_stages);
+    for (const auto& [key, n] : {std::pair{"strategy.first_stage_layers", s.first_stage_layers},
+                                 std::pair{"strategy.last_stage_layers", s.last_stage_layers}})
+      if (n % s.virtual_stages != 0)
+        f.add(key, "{} layers do not divide over virtual_stages = {}", n, s.virtual_stages),
+            f.hint(nearest_multiples(n, s.virtual_stages));
+  }
+}
+
+void check_data(const JobSpec& j, Faults& f) {
+  const auto& s = j.strategy;
+  if (s.overlap_param_gather && s.data_parallel != DataParallel::distributed_optimizer)
+    f.add("strategy.overlap_param_gather", "needs data_parallel: distributed_optimizer");
+  else if (s.overlap_param_gather && !s.overlap_grad_reduce)
+    f.add("strategy.overlap_param_gather", "needs overlap_grad_reduce: true");
+  if (s.data_parallel == DataParallel::zero1 && s.overlap_grad_reduce)
+    f.add("strategy.overlap_grad_reduce", "zero1 reduces at the accumulation boundary"), f.hint("legal: false");
+  if (s.recompute.kind == RecomputeKind::full && s.recompute.layers < 1)
+    f.add("strategy.recompute.layers", "must be at least 1");
+  if (s.recompute.kind == RecomputeKind::full && s.recompute.layers > 30000)
+    f.add("strategy.recompute.layers", "{} is out of range", s.recompute.layers);
+  if (j.cluster.device.peak.find(j.training.compute_dtype) == j.cluster.device.peak.end()) {
+    std::vector<std::string_view> have;
+    for (const auto& [dtype, peak] : j.cluster.device.peak) have.push_back(to_text(dtype));
+    f.add("training.precision", "{} has no {} matrix products", j.cluster.device.name, to_text(j.training.compute_dtype));
+    f.hint(fmt::format("legal: {}", fmt::join(have, ", ")));
+  }
+}
+
+}  // namespace
+
+Diagnostics check_job(const JobSpec& job) {
+  Faults f;
+  const auto& s = job.strategy;
+  for (const auto& [key, n] : {std::pair{"strategy.tensor", s.tensor}, std::pair{"strategy.pipeline", s.pipeline},
+                               std::pair{"strategy.context", s.context}, std::pair{"strategy.expert", s.expert},
+                               std::pair{"strategy.virtual_stages", s.virtual_stages},
+                               std::pair{"training.micro_batch", job.training.micro_batch},
+                               std::pair{"training.global_batch", job.training.global_batch},
+                               std::pair{"training.vocab_multiple", job.training.vocab_multiple},
+                               std::pair{"model.layers", job.model.layers}, std::pair{"model.hidden", job.model.hidden},
+                               std::pair{"model.heads", job.model.heads}, std::pair{"model.kv_heads", job.model.kv_heads},
+                               std::pair{"model.head_dim", job.model.head_dim}, std::pair{"model.vocab", job.model.vocab},
+                               std::pair{"model.ffn_hidden", job.model.ffn_hidden},
+                               std::pair{"cluster.nodes", job.cluster.nodes},
+                               std::pair{"cluster.node.devices", job.cluster.node.devices}}) {
+    if (n < 1) f.add(key, "must be at least 1, got {}", n);
+    if (n > (int64_t{1} << 31)) f.add(key, "{} is out of range", n);
+  }
+  Diagnostics basic = f.take();
+  if (!basic.empty()) return basic;
+  check_model(job, f);
+  check_world(job, f);
+  check_batch(job, f);
+  check_pipeline(job, f);
+  check_data(job, f);
+  return f.take();
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,186 @@
+// What every lowering pass knows: the job, the plan being built, the sizes of one rank's share and the ids of the buffers.
+// Passes talk to each other only through this. No behaviour beyond making buffers.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/result.hpp"
+#include "core/lower/block_builder.hpp"
+#include "core/plan/plan.hpp"
+#include "core/spec/specs.hpp"
+
+namespace wt::lower {
+
+/// One rank's share of everything.
+struct Sizes {
+  int64_t t = 1, p = 1, v = 1, dp = 1;   // tensor, pipeline, virtual stages, data
+  int64_t b = 1, s = 1, tokens = 1;      // sequences of a micro-batch, sequence, b * s
+  int64_t rows = 1;                      // rows of a hidden state: tokens, or tokens / t with sequence parallelism
+  int64_t h = 1, d = 1;                  // hidden, head dimension
+  int64_t heads = 1, kv_heads = 1;       // of this rank
+  int64_t qkv = 1, attention = 1;        // columns of the packed q,k,v and of the attention output
+  int64_t ffn = 1, fc1 = 1;              // MLP width of this rank; columns of the first product (2 ffn if gated)
+  int64_t vocab = 1, padded_vocab = 1;   // rows of the embedding shard; of the whole padded table
+  int64_t micro_batches = 1;
+  bool sequence_parallel = false;
+};
+
+/// A kind of parameter; per-layer kinds exist once for each layer.
+struct Parameter {
+  std::string name;
+  BufferId weight, gradient;
+  bool per_layer = false;
+  bool tensor_duplicate = false;         // equal on all tensor ranks
+  bool partial_over_tensor = false;      // with sequence parallelism each tensor rank has the gradient of its rows only
+  int64_t elements = 0;
+};
+
+/// Indices into Context::parameters; -1: the model has none.
+struct ParameterIds {
+  int embedding = -1, position = -1, embedding_gamma = -1, embedding_beta = -1;
+  int norm1_gamma = -1, norm1_beta = -1, qkv = -1, qkv_bias = -1, q_gamma = -1, k_gamma = -1, proj = -1, proj_bias = -1;
+  int norm2_gamma = -1, norm2_beta = -1, fc1 = -1, fc1_bias = -1, fc2 = -1, fc2_bias = -1;
+  int final_gamma = -1, final_beta = -1, head = -1;
+};
+
+/// Buffers of one layer that a forward leaves for its backward. Two sets exist: saved (micro-batch scope) and remade
+/// (invocation scope) for recomputed layers.
+struct LayerBuffers {
+  BufferId norm1, stats1, qkv, qk_stats, attention, lse, scores, probs, dropped, attention_mask, residual, residual_mask, norm2,
+      stats2, fc1, activation, output_mask;
+};
+
+/// Buffers that live within one layer of one invocation.
+struct TransientBuffers {
+  BufferId norm1_full, norm2_full, projection, projection_sum, fc2, fc2_sum, flow;  // forward; flow: hidden, recomputed
+  BufferId branch, branch_full, d_activation, d_fc1, d_norm2_full, d_norm2, d_residual_norm, d_residual, d_attention,
+      d_scores, d_probs, d_qkv, d_norm1_full, d_norm1, d_hidden_norm, d_hidden;  // backward; d_hidden: 0 .. layers
+};
+
+struct EdgeBuffers {  // embedding and head
+  BufferId tokens, labels, hidden, embedded, positioned, normed_embedding, embedding_stats, embedding_mask;
+  BufferId final_norm, final_stats, final_full, logits, logits32, loss_max, loss_sums, loss, d_logits, d_final_full,
+      d_final, d_embedded, d_positioned;
+};
+
+/// Part of a model chunk with what lowering must remember beside plan::Part.
+struct ChunkPart {
+  PartId id;
+  bool embedding = false, head = false;
+  int64_t layers = 0;
+  bool split_buckets = false;            // gradients are reduced bucket by bucket inside the backward
+  bool receives = false, sends = false;  // from the previous, to the next stage
+  bool tied_copy = false;                // last stage's copy of the embedding table
+  struct Instance { int parameter; int64_t layer; int64_t offset; };  // offset in its bucket
+  struct Bucket {
+    std::vector<Instance> members;       // in the order in which gradients become ready
+    int64_t elements = 0;                // padded
+    BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
+  };
+  std::vector<Bucket> buckets;           // bucket 0: the last parameters
+  BlockId forward, forward_first, backward, backward_last;
+  BlockId load, build, master, moments, zero, reduce, tail, sum_squares, update, gather;
+};
+
+struct Context {
+  const JobSpec& job;
+  plan::Plan& plan;
+  Sizes n;
+  DType act = DType::bf16;               // activations and the weights that compute reads
+  DType grad = DType::f32;               // gradient accumulation buffer and wire
+  GroupId tp, dp, pp, world, model, embedding;
+  std::vector<Parameter> parameters;
+  ParameterIds id;
+  LayerBuffers saved, remade;
+  TransientBuffers tmp;
+  EdgeBuffers edge;
+  BufferId grad_norm, overflow;
+  std::vector<ChunkPart> parts;
+
+  const ModelSpec& model_spec() const { return job.model; }
+  const StrategySpec& strategy() const { return job.strategy; }
+  const TrainingSpec& training() const { return job.training; }
+
+  BufferId add_buffer(plan::Buffer b) {
+    plan.buffers.push_back(std::move(b));
+    return {static_cast<uint32_t>(plan.buffers.size() - 1)};
+  }
+  BlockId add_block(plan::Block b) {
+    if (b.ops.empty()) return {};
+    plan.blocks.push_back(std::move(b));
+    return {static_cast<uint32_t>(plan.blocks.size() - 1)};
+  }
+  bool has(int parameter) const { return parameter >= 0; }
+  plan::BufferRef weight(int parameter, int layer_offset = 0) const {
+    return {parameters[static_cast<size_t>(parameter)].weight, static_cast<int16_t>(layer_offset), 0};
+  }
+  plan::BufferRef gradient(int parameter, int layer_offset = 0) const {
+    return {parameters[static_cast<size_t>(parameter)].gradient, static_cast<int16_t>(layer_offset), 0};
+  }
+};
+
+inline plan::BufferRef ref(BufferId b, int64_t layer_offset = 0) { return {b, static_cast<int16_t>(layer_offset), 0}; }
+
+// --- passes, in the order lower() runs them ----------------------------------------------------------------------
+
+/// Every illegal or contradictory number of the job, in its key names. core/lower/check.cpp
+Diagnostics check_job(const JobSpec& job);
+/// Sizes, mesh, groups, parameters and activation buffers. core/lower/buffers.cpp
+void make_buffers(Context&);
+/// Which layers each chunk holds: [pp][chunk]. core/lower/partition.cpp
+std::vector<std::vector<int64_t>> layers_of_chunks(const JobSpec& job, int64_t pipeline, int64_t chunks);
+
+/// core/lower/strategies/tensor.cpp: entering and leaving the regions whose weights are cut over the tensor group.
+/// Forward: what the column-parallel product reads (gathered under sequence parallelism).
+plan::BufferRef enter_region(BlockBuilder&, const Context&, plan::BufferRef x, plan::BufferRef x_full, plan::Phase);
+/// Forward: sum of the partial outputs of the row-parallel product: scattered rows or all rows.
+plan::BufferRef leave_region(BlockBuilder&, const Context&, plan::BufferRef partial, plan::BufferRef sum, plan::Phase);
+
+/// core/lower/transformer.cpp: one layer, embedding, head.
+void embedding_forward(BlockBuilder&, const Context&);
+void embedding_backward(BlockBuilder&, const Context&);
+void layer_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in, plan::BufferRef out,
+                   plan::Phase);
+void layer_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in, plan::BufferRef d_out,
+                    plan::BufferRef d_in);
+void head_forward(BlockBuilder&, const Context&, const ChunkPart&);
+void head_backward(BlockBuilder&, const Context&, const ChunkPart&);
+
+/// core/lower/strategies/recompute.cpp: the layer segments of a forward and a backward under the recompute setting.
+/// With hooks every layer (or checkpoint group) is a segment of its own, and the hooks add ops before or after it.
+struct LayerHooks {
+  virtual ~LayerHooks() = default;
+  virtual void before_forward(BlockBuilder&, int64_t layer) = 0;
+  virtual void after_backward(BlockBuilder&, int64_t layer) = 0;
+};
+void layers_forward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
+void layers_backward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
+
+/// core/lower/strategies/pipeline.cpp: messages between stages. Blocking: compute goes on when what it sent has arrived.
+void begin_block(BlockBuilder&, const Context&, bool blocking);
+void receive_input(BlockBuilder&, const Context&, bool blocking);
+void send_output(BlockBuilder&, const Context&, const ChunkPart&);
+void receive_gradient(BlockBuilder&, const Context&, const ChunkPart&, bool blocking);
+void send_gradient(BlockBuilder&, const Context&);
+
+/// core/lower/strategies/data_parallel.cpp: buckets, their views, reduction and gathering.
+bool shards_optimizer(const StrategySpec&);
+bool overlaps_reduce(const StrategySpec&);
+bool overlaps_gather(const StrategySpec&);
+void make_buckets(Context&, ChunkPart&);
+void reduce_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
+/// The index of the op made; nothing where no gathering is needed.
+std::optional<uint32_t> gather_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
+
+/// core/lower/strategies/optimizer.cpp: everything between the last backward and the next step, for one chunk and for
+/// the rank.
+void optimizer_blocks(Context&, ChunkPart&);
+struct RankBlocks { BlockId setup, begin, norm; };
+RankBlocks rank_blocks(Context&);
+/// core/lower/strategies/setup.cpp: load, model, optimizer states.
+void setup_blocks(Context&, ChunkPart&);
+
+}  // namespace wt::lower

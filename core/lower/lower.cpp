@@ -1,0 +1,294 @@
+// Job -> plan: checks the job, makes buffers, one part for each kind of model chunk with its blocks, and one program for
+// each pipeline rank whose order the schedule gives. The passes are in strategies/ and transformer.cpp.
+#include "core/lower/lower.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/lower/context.hpp"
+#include "core/lower/schedule.hpp"
+
+namespace wt::lower {
+
+using plan::Invocation;
+using plan::Stream;
+using plan::Wait;
+
+namespace {
+
+/// Gathers each bucket of weights just before the first layer that reads it; the next bucket is under way meanwhile.
+class GatherHooks final : public LayerHooks {
+ public:
+  GatherHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part), next_(part.buckets.size()) {}
+
+  /// Before the embedding: it lies in the last bucket.
+  void begin(BlockBuilder& b) {
+    dispatch(b);
+    if (part_.embedding) need(b, part_.buckets.size() - 1);
+  }
+  void before_forward(BlockBuilder& b, int64_t layer) override {
+    size_t lowest = part_.buckets.size();
+    for (size_t i = 0; i < part_.buckets.size(); ++i)
+      for (const auto& m : part_.buckets[i].members)
+        if (m.layer == layer) lowest = std::min(lowest, i);
+    if (lowest < part_.buckets.size()) need(b, lowest);
+  }
+  void finish(BlockBuilder& b) { need(b, 0); }  // the head reads bucket 0
+  void after_backward(BlockBuilder&, int64_t) override {}
+
+ private:
+  void dispatch(BlockBuilder& b) {
+    if (next_ == 0) return;
+    --next_;
+    in_flight_ = gather_bucket(b, c_, part_, next_);
+  }
+  void need(BlockBuilder& b, size_t bucket) {
+    while (waited_ > bucket) {
+      --waited_;
+      if (waited_ < next_) dispatch(b);
+      if (in_flight_) b.before_next_compute({Wait::Kind::op, *in_flight_, 0});
+      dispatch(b);
+    }
+  }
+  const Context& c_;
+  const ChunkPart& part_;
+  size_t next_;                               // buckets >= next_ are under way
+  size_t waited_ = part_.buckets.size();      // buckets >= waited_ are waited for
+  std::optional<uint32_t> in_flight_;
+};
+
+/// Reduces each bucket as soon as the last of its gradients is there.
+class ReduceHooks final : public LayerHooks {
+ public:
+  ReduceHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part) {}
+  void before_forward(BlockBuilder&, int64_t) override {}
+  void after_backward(BlockBuilder& b, int64_t layer) override {
+    while (next_ < part_.buckets.size() && ready(part_.buckets[next_], layer)) reduce_bucket(b, c_, part_, next_++);
+  }
+  void finish(BlockBuilder& b) {
+    while (next_ < part_.buckets.size()) reduce_bucket(b, c_, part_, next_++);
+  }
+
+ private:
+  bool ready(const ChunkPart::Bucket& k, int64_t layer) const {
+    return std::all_of(k.members.begin(), k.members.end(), [&](const auto& m) {
+      return m.layer >= layer || (m.layer < 0 && part_.head &&
+                                  (m.parameter == c_.id.final_gamma || m.parameter == c_.id.final_beta ||
+                                   (m.parameter == c_.id.head && c_.id.head != c_.id.embedding)));
+    });
+  }
+  const Context& c_;
+  const ChunkPart& part_;
+  size_t next_ = 0;
+};
+
+plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& name, bool blocking, bool first) {
+  BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
+  begin_block(b, c, blocking);
+  if (first && !part.split_buckets) b.before_next_compute({Wait::Kind::tail, static_cast<uint32_t>(Stream::data), 0});
+  GatherHooks gather(c, part);
+  const bool hooked = first && part.split_buckets;
+  if (part.embedding) {
+    b.segment(0);
+    if (hooked) gather.begin(b);
+    embedding_forward(b, c);
+  } else {
+    receive_input(b, c, blocking);
+    if (hooked) gather.begin(b);
+  }
+  layers_forward(b, c, part, hooked ? &gather : nullptr);
+  if (part.head) {
+    b.segment(part.layers);
+    if (hooked) gather.finish(b);
+    head_forward(b, c, part);
+  } else {
+    send_output(b, c, part);
+  }
+  return b.finish();
+}
+
+plan::Block backward_block(Context& c, const ChunkPart& part, const std::string& name, bool blocking, bool last) {
+  BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::backward);
+  begin_block(b, c, blocking);
+  ReduceHooks reduce(c, part);
+  const bool hooked = last && part.split_buckets;
+  if (part.head) {
+    b.segment(part.layers);
+    head_backward(b, c, part);
+  } else {
+    receive_gradient(b, c, part, blocking);
+  }
+  layers_backward(b, c, part, hooked ? &reduce : nullptr);
+  if (part.embedding) {
+    b.segment(0);
+    embedding_backward(b, c);
+  } else {
+    send_gradient(b, c);
+  }
+  if (last) {
+    b.segment(-1);
+    reduce.finish(b);
+  }
+  return b.finish();
+}
+
+std::string part_name(const ChunkPart& p) {
+  std::string name = p.embedding && p.head ? "whole" : p.embedding ? "first" : p.head ? "last" : "middle";
+  return name;
+}
+
+void make_part(Context& c, ChunkPart& part, bool blocking) {
+  plan::Part out;
+  out.name = part_name(part);
+  for (const auto& other : c.plan.parts)  // uneven splits: two middles of different size
+    if (other.name == out.name) {
+      out.name += fmt::format("{}", part.layers);
+      break;
+    }
+  out.embedding = part.embedding;
+  out.head = part.head;
+  out.layers = part.layers;
+  part.id = {static_cast<uint32_t>(c.plan.parts.size())};
+  c.plan.parts.push_back(std::move(out));
+  make_buckets(c, part);
+  const std::string name = c.plan.parts[part.id.v].name;
+
+  const bool replicas = c.n.dp > 1;
+  setup_blocks(c, part);
+  part.forward = c.add_block(forward_block(c, part, "forward " + name, blocking, false));
+  if (replicas && overlaps_gather(c.strategy()))
+    part.forward_first = c.add_block(forward_block(c, part, "forward gather " + name, blocking, true));
+  part.backward = c.add_block(backward_block(c, part, "backward " + name, blocking, false));
+  if (replicas && overlaps_reduce(c.strategy()))
+    part.backward_last = c.add_block(backward_block(c, part, "backward reduce " + name, blocking, true));
+  optimizer_blocks(c, part);
+}
+
+Invocation of_chunk(BlockId block, int64_t chunk, int64_t micro_batch) {
+  Invocation i;
+  i.block = block;
+  i.binding[0] = {static_cast<uint16_t>(chunk), static_cast<uint16_t>(micro_batch)};
+  return i;
+}
+Invocation of_rank(BlockId block) {
+  Invocation i;
+  i.block = block;
+  i.bindings = 0;
+  return i;
+}
+
+plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_t>& parts, const std::vector<Slot>& slots,
+                           const RankBlocks& rank) {
+  plan::Program g;
+  g.name = fmt::format("stage {}", pp);
+  g.when = {AxisId{0}, {pp}};
+  const auto chunks = static_cast<int64_t>(parts.size());
+  auto part = [&](int64_t chunk) -> const ChunkPart& { return c.parts[parts[static_cast<size_t>(chunk)]]; };
+  for (int64_t k = 0; k < chunks; ++k) g.chunks.push_back(part(k).id);
+
+  auto each = [&](std::vector<Invocation>& out, BlockId ChunkPart::* block, bool backwards = false) {
+    for (int64_t k = 0; k < chunks; ++k) {
+      const int64_t chunk = backwards ? chunks - 1 - k : k;
+      if (const BlockId id = part(chunk).*block; id.valid()) out.push_back(of_chunk(id, chunk, 0));
+    }
+  };
+  g.setup.push_back(of_rank(rank.setup));
+  each(g.setup, &ChunkPart::load);
+  const bool late_gradients = c.strategy().data_parallel == DataParallel::zero1;
+  if (!late_gradients) each(g.setup, &ChunkPart::build);
+  each(g.setup, &ChunkPart::master);
+  each(g.setup, &ChunkPart::moments);
+  if (late_gradients) each(g.setup, &ChunkPart::build);
+
+  plan::StepOrder steady{"steady", {}};
+  auto& order = steady.order;
+  order.reserve(slots.size() + 32);
+  order.push_back(of_rank(rank.begin));
+  each(order, &ChunkPart::zero);
+  const bool gathers = overlaps_gather(c.strategy());
+  if (gathers && part(0).gather.valid()) order.push_back(of_chunk(part(0).gather, 0, 0));
+  for (const Slot& s : slots) {
+    const ChunkPart& p = part(s.chunk);
+    if (s.pass == Pass::forward) {
+      const bool first = s.micro_batch == 0 && p.forward_first.valid();
+      order.push_back(of_chunk(first ? p.forward_first : p.forward, s.chunk, s.micro_batch));
+      if (gathers && s.micro_batch == 0 && s.chunk + 1 < chunks && part(s.chunk + 1).gather.valid())
+        order.push_back(of_chunk(part(s.chunk + 1).gather, s.chunk + 1, 0));
+    } else {
+      const bool last = s.micro_batch == c.n.micro_batches - 1 && p.backward_last.valid();
+      order.push_back(of_chunk(last ? p.backward_last : p.backward, s.chunk, s.micro_batch));
+    }
+  }
+  each(order, &ChunkPart::reduce, true);
+  each(order, &ChunkPart::tail, true);
+  each(order, &ChunkPart::sum_squares);
+  if (rank.norm.valid()) order.push_back(of_rank(rank.norm));
+  each(order, &ChunkPart::update);
+  if (!gathers) each(order, &ChunkPart::gather);
+  g.steps.push_back(std::move(steady));
+  return g;
+}
+
+}  // namespace
+
+Result<plan::Plan> lower(const JobSpec& asked) {
+  if (Diagnostics faults = check_job(asked); !faults.empty()) return faults;
+  JobSpec job = asked;
+  StrategySpec& s = job.strategy;
+  if (s.data == 0) s.data = job.cluster.ranks() / (s.tensor * s.pipeline * s.context);
+
+  plan::Plan out;
+  out.name = job.name;
+  Context c{job, out, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+  make_buffers(c);
+
+  const Schedule& schedule = *find_schedule(s.schedule);
+  const auto orders = schedule.order({s.pipeline, s.virtual_stages, c.n.micro_batches, s.group_size});
+  if (!orders.ok()) return orders.errors();
+  out.placement = {schedule.placement, s.pipeline, s.virtual_stages};
+
+  // One part for each kind of chunk; first_layer follows from the order of the global stages.
+  const auto layers = layers_of_chunks(job, s.pipeline, s.virtual_stages);
+  const bool blocking = !(schedule.overlaps_p2p && s.overlap_p2p);
+  std::vector<std::vector<size_t>> part_of(static_cast<size_t>(s.pipeline),
+                                           std::vector<size_t>(static_cast<size_t>(s.virtual_stages)));
+  std::vector<std::vector<int64_t>> first_layer(static_cast<size_t>(s.pipeline),
+                                                std::vector<int64_t>(static_cast<size_t>(s.virtual_stages)));
+  int64_t next_layer = 0;
+  const bool megatron_buckets = s.data_parallel == DataParallel::megatron ||
+                                s.data_parallel == DataParallel::distributed_optimizer;
+  for (int64_t g = 0; g < out.placement.stages(); ++g) {
+    const auto slot = out.placement.slot(g);
+    ChunkPart want;
+    want.embedding = g == 0;
+    want.head = g == out.placement.stages() - 1;
+    want.layers = layers[static_cast<size_t>(slot.pp)][static_cast<size_t>(slot.chunk)];
+    want.split_buckets = c.n.dp > 1 && (s.data_parallel == DataParallel::ddp ||
+                                        (megatron_buckets && s.overlap_grad_reduce && slot.pp == 0 && slot.chunk == 0));
+    auto same = std::find_if(c.parts.begin(), c.parts.end(), [&](const ChunkPart& p) {
+      return p.embedding == want.embedding && p.head == want.head && p.layers == want.layers &&
+             p.split_buckets == want.split_buckets;
+    });
+    if (same == c.parts.end()) {
+      make_part(c, want, blocking);
+      c.parts.push_back(std::move(want));
+      same = c.parts.end() - 1;
+    }
+    part_of[static_cast<size_t>(slot.pp)][static_cast<size_t>(slot.chunk)] =
+        static_cast<size_t>(same - c.parts.begin());
+    first_layer[static_cast<size_t>(slot.pp)][static_cast<size_t>(slot.chunk)] = next_layer;
+    next_layer += want.layers;
+  }
+  WT_CHECK(next_layer == job.model.layers, "{} layers placed of {}", next_layer, job.model.layers);
+
+  const RankBlocks rank = rank_blocks(c);
+  for (int64_t pp = 0; pp < s.pipeline; ++pp) {
+    out.programs.push_back(make_program(c, pp, part_of[static_cast<size_t>(pp)],
+                                        orders.value()[static_cast<size_t>(pp)], rank));
+    out.programs.back().first_layer = first_layer[static_cast<size_t>(pp)];
+  }
+  return out;
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,222 @@
+// Data parallelism: gradients and weights lie in flat buckets; who reduces and gathers them, and when.
+//   ddp                    PyTorch: buckets close after the tensor that reaches the byte limit; all-reduce beside backward
+//   megatron               one buffer, all-reduce after the last backward
+//   distributed_optimizer  element-sized buckets, reduce-scatter, all-gather of the updated weights
+//   zero1                  DeepSpeed: buckets close before the tensor that would exceed 5e8 elements; all-reduce
+// (facts DDP-2, MG-14, MG-15, DS-2 to DS-6.)
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "core/lower/context.hpp"
+#include "core/lower/work.hpp"
+
+namespace wt::lower {
+
+using plan::Buffer;
+using plan::BufferRef;
+using plan::Phase;
+using plan::Role;
+using plan::Scope;
+using plan::Stream;
+
+bool shards_optimizer(const StrategySpec& s) {
+  return s.data_parallel == DataParallel::distributed_optimizer || s.data_parallel == DataParallel::zero1;
+}
+bool overlaps_reduce(const StrategySpec& s) {
+  return s.data_parallel == DataParallel::ddp || (s.overlap_grad_reduce && s.data_parallel != DataParallel::zero1);
+}
+bool overlaps_gather(const StrategySpec& s) {
+  return s.data_parallel == DataParallel::distributed_optimizer && s.overlap_param_gather;
+}
+
+namespace {
+
+/// Parameters of the part in registration order.
+std::vector<std::pair<int, int64_t>> registration(const Context& c, const ChunkPart& part) {
+  std::vector<std::pair<int, int64_t>> order;
+  auto add = [&](int parameter) {
+    if (parameter >= 0) order.emplace_back(parameter, -1);
+  };
+  if (part.embedding) {
+    add(c.id.embedding);
+    add(c.id.position);
+    add(c.id.embedding_gamma);
+    add(c.id.embedding_beta);
+  }
+  for (int64_t layer = 0; layer < part.layers; ++layer)
+    for (size_t k = 0; k < c.parameters.size(); ++k)
+      if (c.parameters[k].per_layer) order.emplace_back(static_cast<int>(k), layer);
+  if (part.head) {
+    add(c.id.final_gamma);
+    add(c.id.final_beta);
+    if (!(part.embedding && c.id.head == c.id.embedding)) add(c.id.head);
+  }
+  return order;
+}
+
+struct BucketRule {
+  double limit = std::numeric_limits<double>::infinity(), first_limit = 0;  // elements or bytes
+  int64_t unit = 1;       // 1: elements; element size: bytes
+  bool close_before = false;
+  int64_t align = 1, pad = 1;
+};
+
+BucketRule rule_of(const Context& c, const ChunkPart& part) {
+  const auto& s = c.strategy();
+  BucketRule r;
+  switch (s.data_parallel) {
+    case DataParallel::ddp:
+      r.limit = static_cast<double>(s.ddp_bucket.n);
+      r.first_limit = static_cast<double>(s.ddp_first_bucket.n);
+      r.unit = size_of(c.grad);
+      break;
+    case DataParallel::megatron:
+    case DataParallel::distributed_optimizer:
+      if (part.split_buckets)
+        r.limit = s.bucket_elements > 0 ? static_cast<double>(s.bucket_elements)
+                                        : std::max(40e6, 1e6 * static_cast<double>(c.n.dp));
+      r.first_limit = r.limit;
+      r.align = 64;
+      r.pad = s.data_parallel == DataParallel::distributed_optimizer ? std::lcm(c.n.dp, int64_t{128}) : 1;
+      break;
+    case DataParallel::zero1:
+      r.limit = r.first_limit = s.bucket_elements > 0 ? static_cast<double>(s.bucket_elements) : 5e8;
+      r.close_before = true;
+      r.pad = std::lcm(c.n.dp, int64_t{2});
+      break;
+  }
+  return r;
+}
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+void make_buckets(Context& c, ChunkPart& part) {
+  const BucketRule rule = rule_of(c, part);
+  auto order = registration(c, part);
+  std::reverse(order.begin(), order.end());  // gradients become ready from the loss backwards
+
+  std::vector<ChunkPart::Bucket>& buckets = part.buckets;
+  bool open = false;
+  double size = 0;
+  for (const auto& [parameter, layer] : order) {
+    const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
+    const double units = static_cast<double>(q.elements * rule.unit);
+    const double limit = buckets.size() <= 1 ? rule.first_limit : rule.limit;
+    if (open && rule.close_before && size + units > limit) open = false;
+    if (!open) {
+      buckets.emplace_back();
+      size = 0;
+      open = true;
+    }
+    ChunkPart::Bucket& bucket = buckets.back();
+    bucket.elements = round_up(bucket.elements, rule.align);
+    bucket.members.push_back({parameter, layer, bucket.elements});
+    bucket.elements += q.elements;
+    size += units;
+    const double close_at = buckets.size() <= 1 ? rule.first_limit : rule.limit;
+    if (!rule.close_before && size >= close_at) open = false;
+  }
+
+  plan::Part& out = c.plan.parts[part.id.v];
+  const bool sharded = shards_optimizer(c.strategy()) && c.n.dp > 1;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    ChunkPart::Bucket& k = buckets[i];
+    k.elements = round_up(k.elements, rule.pad);
+    const int64_t shard = sharded ? k.elements / c.n.dp : k.elements;
+    auto make = [&](const char* what, Role role, DType dtype, int64_t elements, bool view = false,
+                    Scope scope = Scope::persistent) {
+      Buffer b;
+      b.name = fmt::format("{}.{}.bucket{}", what, part.id.v < c.plan.parts.size() ? out.name : "", i);
+      b.role = role;
+      b.dtype = dtype;
+      b.scope = scope;
+      b.view = view;
+      b.shape = {elements};
+      const BufferId id = c.add_buffer(std::move(b));
+      if (!view && scope == Scope::persistent) out.persistent.push_back(id);
+      return id;
+    };
+    k.weight = make("weights", Role::weight, c.act, k.elements);
+    k.gradient = make("grads", Role::gradient, c.grad, k.elements);
+    if (sharded) {
+      k.weight_shard = make("weights_shard", Role::weight, c.act, shard, true);
+      k.gradient_shard = make("grads_shard", Role::gradient, c.grad, shard, true);
+      out.views.push_back({k.weight_shard, k.weight, 0, 0, 0, 0, c.dp});
+      out.views.push_back({k.gradient_shard, k.gradient, 0, 0, 0, 0, c.dp});
+    } else {
+      k.weight_shard = k.weight;
+      k.gradient_shard = k.gradient;
+    }
+    if (c.training().master_weights && c.act != DType::f32)
+      k.master = make("master", Role::master, DType::f32, shard);
+    if (c.training().optimizer == OptimizerKind::adam) {
+      k.moment1 = make("moment1", Role::moment1, c.training().moment_dtype, shard);
+      k.moment2 = make("moment2", Role::moment2, c.training().moment_dtype, shard);
+    }
+    // 16-bit gradients become fp32 before the update: Megatron keeps the copy, DeepSpeed makes it for the step.
+    if (k.master.valid() && c.grad != DType::f32) {
+      const bool kept = c.strategy().data_parallel == DataParallel::megatron ||
+                        c.strategy().data_parallel == DataParallel::distributed_optimizer;
+      k.main_gradient = make("main_grads", Role::gradient, DType::f32, shard, false,
+                             kept ? Scope::persistent : Scope::invocation);
+    }
+  }
+
+  // Views of parameters in buckets; runs of layers at a constant distance become one entry.
+  struct Place { int64_t layer, offset; size_t bucket; };
+  std::map<int, std::vector<Place>> places;
+  for (size_t i = 0; i < buckets.size(); ++i)
+    for (const auto& m : buckets[i].members) places[m.parameter].push_back({m.layer, m.offset, i});
+  for (auto& [parameter, list] : places) {
+    const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
+    std::sort(list.begin(), list.end(), [](const Place& a, const Place& b) { return a.layer < b.layer; });
+    for (size_t i = 0; i < list.size();) {
+      size_t end = i + 1;
+      const int64_t stride = end < list.size() && list[end].bucket == list[i].bucket ? list[end].offset - list[i].offset : 0;
+      while (end < list.size() && list[end].bucket == list[i].bucket && list[end].layer == list[end - 1].layer + 1 &&
+             list[end].offset - list[end - 1].offset == stride)
+        ++end;
+      const auto& bucket = buckets[list[i].bucket];
+      const int64_t layers = q.per_layer ? static_cast<int64_t>(end - i) : 0;
+      const int64_t first = q.per_layer ? list[i].layer : 0;
+      const int64_t step = layers > 1 ? stride : 0;
+      out.views.push_back({q.weight, bucket.weight, first, layers, list[i].offset, step, {}});
+      out.views.push_back({q.gradient, bucket.gradient, first, layers, list[i].offset, step, {}});
+      i = end;
+    }
+    out.parameters += q.elements * static_cast<int64_t>(list.size());
+  }
+}
+
+void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
+  if (c.n.dp == 1) return;
+  const ChunkPart::Bucket& k = part.buckets[index];
+  const int64_t bytes = k.elements * size_of(c.grad);
+  plan::Compute scale = streaming(plan::Kernel::scale, c.grad, 1, k.elements, bytes, bytes, 1);
+  scale.dims = {k.elements};
+  scale.scalar = 1.0 / static_cast<double>(c.n.dp);
+  const BufferRef g = ref(k.gradient);
+  b.compute("scale gradients", Phase::reduce, scale, {g}, {g});
+  const bool scatter = c.strategy().data_parallel == DataParallel::distributed_optimizer;
+  plan::Collective body{scatter ? plan::CollectiveKind::reduce_scatter : plan::CollectiveKind::all_reduce,
+                        plan::Reduction::sum, c.grad, c.dp, bytes};
+  b.op(fmt::format("{} {}", scatter ? "dp reduce-scatter" : "dp all-reduce", index), Phase::reduce, Stream::data, body,
+       {g}, {scatter ? ref(k.gradient_shard) : g});
+}
+
+std::optional<uint32_t> gather_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
+  if (c.n.dp == 1 || !shards_optimizer(c.strategy())) return std::nullopt;
+  const ChunkPart::Bucket& k = part.buckets[index];
+  plan::Collective body{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.dp,
+                        k.elements * size_of(c.act)};
+  return b.op(fmt::format("dp all-gather {}", index), Phase::optimizer, Stream::data, body, {ref(k.weight_shard)},
+              {ref(k.weight)});
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,217 @@
+// The end of the step (facts MG-16): what is left of the gradient reductions, gradients that tensor ranks or the two
+// copies of a tied embedding share, the global norm, the update, and the gathering of updated weights.
+#include <algorithm>
+
+#include "core/lower/context.hpp"
+#include "core/lower/work.hpp"
+
+namespace wt::lower {
+
+using plan::BufferRef;
+using plan::Compute;
+using plan::Kernel;
+using plan::Phase;
+using plan::Stream;
+using plan::Wait;
+
+namespace {
+
+Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s), 0}; }
+
+Compute flat(Kernel kernel, DType dtype, int64_t elements, int64_t read, int64_t written, double flops) {
+  Compute op = streaming(kernel, dtype, 1, elements, read, written, flops);
+  op.dims = {elements};
+  return op;
+}
+
+/// Gradients of the part that `wanted` picks, one ref for each layer.
+template <class Wanted>
+Refs gradients_of(const Context& c, const ChunkPart& part, Wanted wanted) {
+  Refs refs;
+  for (const auto& bucket : part.buckets)
+    for (const auto& m : bucket.members)
+      if (wanted(m.parameter))
+        refs.push_back(c.gradient(m.parameter, static_cast<int>(std::max<int64_t>(m.layer, 0))));
+  return refs;
+}
+
+int64_t bytes_of(const Context& c, const Refs& refs) {
+  int64_t n = 0;
+  for (const auto& r : refs) n += c.plan.buffer(r.buffer).bytes().n;
+  return n;
+}
+
+void zero_block(Context& c, ChunkPart& part, const std::string& name) {
+  BlockBuilder b(c.plan, "zero gradients " + name, part.id, BlockBuilder::Lifetimes::other);
+  b.segment(-1);
+  for (const auto& k : part.buckets)
+    b.compute("zero gradients", Phase::optimizer,
+              flat(Kernel::fill_zero, c.grad, k.elements, 0, k.elements * size_of(c.grad), 0), {}, {ref(k.gradient)});
+  part.zero = c.add_block(b.finish());
+}
+
+void tail_block(Context& c, ChunkPart& part, const std::string& name) {
+  BlockBuilder b(c.plan, "finish gradients " + name, part.id, BlockBuilder::Lifetimes::other);
+  b.segment(0);
+  const Refs shared = gradients_of(
+      c, part, [&](int k) { return c.parameters[static_cast<size_t>(k)].partial_over_tensor; });
+  if (!shared.empty()) {
+    const int64_t n = bytes_of(c, shared);
+    Compute flatten = streaming(Kernel::copy, c.grad, 1, n / size_of(c.grad), n, n, 0,
+                                static_cast<int>(std::min<size_t>(shared.size(), 60000)));
+    b.before_next_compute(tail(Stream::data));
+    b.op("flatten norm gradients", Phase::reduce, Stream::compute, flatten, shared, shared);
+    b.op("tp all-reduce norms", Phase::reduce, Stream::tensor,
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, c.grad, c.tp, n}, shared, shared);
+    b.op("unflatten norm gradients", Phase::reduce, Stream::compute, flatten, shared, shared);
+  }
+  if (c.embedding.valid() && (part.embedding || part.head)) {
+    const int table = part.embedding ? c.id.embedding : c.id.head;
+    const BufferRef g = c.gradient(table);
+    const Wait after_reduction[] = {tail(Stream::data)};
+    const BufferRef operand[] = {g};
+    b.op("embedding all-reduce", Phase::reduce, Stream::data,
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, c.grad, c.embedding,
+                          c.plan.buffer(g.buffer).bytes().n},
+         operand, operand, after_reduction);
+  }
+  part.tail = c.add_block(b.finish());
+}
+
+void norm_block(Context& c, ChunkPart& part, const std::string& name) {
+  if (c.training().gradient_clipping <= 0) return;
+  BlockBuilder b(c.plan, "gradient norm " + name, part.id, BlockBuilder::Lifetimes::other);
+  b.segment(0);
+  b.before_next_compute(tail(Stream::data));
+  b.before_next_compute(tail(Stream::tensor));
+  for (const auto& k : part.buckets) {
+    const int64_t n = c.plan.buffer(k.gradient_shard).elements();
+    Compute op = flat(Kernel::square_sum, c.grad, n, n * size_of(c.grad), 4, 2);
+    Refs reads{ref(k.gradient_shard)};
+    if (c.n.t > 1) op.group = c.tp;
+    for (const auto& m : k.members)
+      if (c.n.t > 1 && c.parameters[static_cast<size_t>(m.parameter)].tensor_duplicate)
+        reads.push_back(c.gradient(m.parameter, static_cast<int>(std::max<int64_t>(m.layer, 0))));
+    for (const auto& m : k.members)  // the last stage's copy of the table is counted on the first
+      if (c.embedding.valid() && part.head && m.parameter == c.id.head) {
+        reads.push_back(c.gradient(m.parameter));
+        op.function = 1;
+      }
+    const BufferRef sum[] = {ref(c.grad_norm)};
+    b.op("gradient norm", Phase::optimizer, Stream::compute, op, reads, sum);
+  }
+  part.sum_squares = c.add_block(b.finish());
+}
+
+void update_block(Context& c, ChunkPart& part, const std::string& name) {
+  BlockBuilder b(c.plan, "update " + name, part.id, BlockBuilder::Lifetimes::forward);
+  b.segment(-1);
+  b.before_next_compute(tail(Stream::data));
+  b.before_next_compute(tail(Stream::tensor));
+  const bool clipped = c.training().gradient_clipping > 0;
+  const int64_t moment = size_of(c.training().moment_dtype);
+  for (const auto& k : part.buckets) {
+    const int64_t n = c.plan.buffer(k.gradient_shard).elements();
+    BufferRef g = ref(k.gradient_shard);
+    int64_t gradient_size = size_of(c.grad);
+    if (k.main_gradient.valid()) {
+      b.compute("gradients to fp32", Phase::optimizer,
+                flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0), {g}, {ref(k.main_gradient)});
+      g = ref(k.main_gradient);
+      gradient_size = 4;
+    }
+    const BufferRef w = ref(k.weight_shard), master = k.master.valid() ? ref(k.master) : w;
+    const int64_t state = k.master.valid() ? 4 : size_of(c.act);
+    if (c.training().optimizer == OptimizerKind::adam) {
+      Refs reads{g};
+      if (clipped) reads.push_back(ref(c.grad_norm));
+      for (const auto& r : {master, ref(k.moment1), ref(k.moment2)}) reads.push_back(r);
+      const BufferRef writes[] = {w, master, ref(k.moment1), ref(k.moment2)};
+      Compute op = flat(Kernel::adam, DType::f32, n, n * (gradient_size + state + 2 * moment),
+                        n * (state + 2 * moment + (k.master.valid() ? size_of(c.act) : 0)), 12);
+      op.scalar = c.training().gradient_clipping;
+      b.op("adam", Phase::optimizer, Stream::compute, op, reads, writes);
+    } else {
+      Refs reads{g};
+      if (clipped) reads.push_back(ref(c.grad_norm));
+      reads.push_back(master);
+      const BufferRef writes[] = {w, master};
+      Compute op = flat(Kernel::sgd, DType::f32, n, n * (gradient_size + state), n * state, 2);
+      op.scalar = c.training().gradient_clipping;
+      b.op("sgd", Phase::optimizer, Stream::compute, op, reads, writes);
+    }
+  }
+  part.update = c.add_block(b.finish());
+}
+
+}  // namespace
+
+void optimizer_blocks(Context& c, ChunkPart& part) {
+  const std::string name = c.plan.parts[part.id.v].name;
+  using Lifetimes = BlockBuilder::Lifetimes;
+  zero_block(c, part, name);
+  if (!overlaps_reduce(c.strategy())) {
+    BlockBuilder b(c.plan, "reduce " + name, part.id, Lifetimes::other);
+    b.segment(-1);
+    for (size_t i = 0; i < part.buckets.size(); ++i) reduce_bucket(b, c, part, i);
+    part.reduce = c.add_block(b.finish());
+  }
+  tail_block(c, part, name);
+  norm_block(c, part, name);
+  update_block(c, part, name);
+  if (!part.split_buckets || !overlaps_gather(c.strategy())) {
+    BlockBuilder b(c.plan, "gather " + name, part.id, Lifetimes::other);
+    b.segment(-1);
+    for (size_t i = 0; i < part.buckets.size(); ++i) gather_bucket(b, c, part, i);
+    if (!overlaps_gather(c.strategy()) && !b.empty())
+      b.op("weights ready", Phase::optimizer, Stream::compute, plan::Join{}, {}, {}, {tail(Stream::data)});
+    part.gather = c.add_block(b.finish());
+  }
+}
+
+RankBlocks rank_blocks(Context& c) {
+  using Lifetimes = BlockBuilder::Lifetimes;
+  RankBlocks out;
+  const bool clipped = c.training().gradient_clipping > 0;
+  const bool scaled = c.training().compute_dtype == DType::f16;
+  {
+    BlockBuilder b(c.plan, "rank setup", {}, Lifetimes::other);
+    b.segment(-1);
+    b.op("scalars", Phase::load, Stream::compute, plan::Join{}, {}, {});
+    b.reserve_here(ref(c.edge.loss));
+    if (clipped) b.reserve_here(ref(c.grad_norm));
+    if (scaled) b.reserve_here(ref(c.overflow));
+    out.setup = c.add_block(b.finish());
+  }
+  {
+    BlockBuilder b(c.plan, "begin step", {}, Lifetimes::other);
+    b.segment(-1);
+    b.compute("zero loss", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {}, {ref(c.edge.loss)});
+    if (clipped)
+      b.compute("zero norm", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {}, {ref(c.grad_norm)});
+    if (scaled)
+      b.compute("zero overflow", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {},
+                {ref(c.overflow)});
+    out.begin = c.add_block(b.finish());
+  }
+  {
+    BlockBuilder b(c.plan, "global norm", {}, Lifetimes::other);
+    b.segment(-1);
+    const GroupId group = shards_optimizer(c.strategy()) ? c.world : c.model;
+    const int64_t members = plan::group_size(c.plan.mesh, c.plan.group(group));
+    if (scaled && members > 1)  // did any rank see an infinity? then the step is skipped everywhere
+      b.op("overflow all-reduce", Phase::optimizer, Stream::data,
+           plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, group, 4},
+           {ref(c.overflow)}, {ref(c.overflow)});
+    if (clipped && members > 1)
+      b.op("norm all-reduce", Phase::optimizer, Stream::data,
+           plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, group, 4},
+           {ref(c.grad_norm)}, {ref(c.grad_norm)});
+    if (clipped || scaled)  // the host reads the norm before it issues the update
+      b.op("norm to host", Phase::optimizer, Stream::compute, plan::HostWait{}, {}, {}, {tail(Stream::data)});
+    out.norm = c.add_block(b.finish());
+  }
+  return out;
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,57 @@
+// Pipeline parallelism: the messages between neighbouring stages (facts MG-11). A receive is posted when the host
+// reaches it; blocking schedules post it only after the compute issued before (the current stream of the call) and let
+// no compute start before everything sent has arrived; overlapped ones leave both to the streams.
+#include "core/lower/context.hpp"
+
+namespace wt::lower {
+
+using plan::Direction;
+using plan::Phase;
+using plan::Stream;
+using plan::Wait;
+
+namespace {
+int64_t message_bytes(const Context& c) { return c.n.rows * c.n.h * size_of(c.act); }
+Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s), 0}; }
+
+void receive(BlockBuilder& b, const Context& c, const char* name, Phase phase, Stream stream, Direction from,
+             plan::BufferRef into, bool blocking) {
+  const plan::Receive body{from, message_bytes(c)};
+  const uint32_t op = blocking ? b.op(name, phase, stream, body, {}, {into}, {tail(Stream::compute)})
+                               : b.op(name, phase, stream, body, {}, {into});
+  b.before_next_compute({Wait::Kind::op, op, 0});
+}
+}  // namespace
+
+void begin_block(BlockBuilder& b, const Context& c, bool blocking) {
+  if (!blocking || c.n.p == 1) return;
+  b.before_next_compute(tail(Stream::send_next));
+  b.before_next_compute(tail(Stream::send_previous));
+}
+
+void receive_input(BlockBuilder& b, const Context& c, bool blocking) {
+  b.segment(0);
+  receive(b, c, "receive forward", Phase::forward, Stream::receive_previous, Direction::previous_stage,
+          ref(c.edge.hidden), blocking);
+}
+
+void send_output(BlockBuilder& b, const Context& c, const ChunkPart& part) {
+  b.segment(part.layers);
+  b.op("send forward", Phase::forward, Stream::send_next, plan::Send{Direction::next_stage, message_bytes(c)},
+       {ref(c.edge.hidden)}, {});
+  b.release_here(ref(c.edge.hidden));
+}
+
+void receive_gradient(BlockBuilder& b, const Context& c, const ChunkPart& part, bool blocking) {
+  b.segment(part.layers);
+  receive(b, c, "receive backward", Phase::backward_input, Stream::receive_next, Direction::next_stage,
+          ref(c.tmp.d_hidden), blocking);
+}
+
+void send_gradient(BlockBuilder& b, const Context& c) {
+  b.segment(0);
+  b.op("send backward", Phase::backward_input, Stream::send_previous,
+       plan::Send{Direction::previous_stage, message_bytes(c)}, {ref(c.tmp.d_hidden)}, {});
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,35 @@
+// Tensor and sequence parallelism (arXiv:1909.08053, arXiv:2205.05198; facts MG-3, MG-4): what stands between the
+// replicated hidden state and the products whose weights are cut over the tensor group.
+// Without sequence parallelism: nothing on entry, all-reduce on leaving. With it: all-gather and reduce-scatter of
+// sequence rows. The collective runs on the tensor stream; what may run beside it follows from the order of issue.
+#include "core/lower/context.hpp"
+
+namespace wt::lower {
+
+namespace {
+int64_t bytes_of(const Context& c, plan::BufferRef r) { return c.plan.buffer(r.buffer).bytes().n; }
+}  // namespace
+
+plan::BufferRef enter_region(BlockBuilder& b, const Context& c, plan::BufferRef x, plan::BufferRef x_full,
+                             plan::Phase phase) {
+  if (!c.n.sequence_parallel) return x;
+  plan::Collective gather{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.tp, bytes_of(c, x_full)};
+  b.op("tp all-gather", phase, plan::Stream::tensor, gather, {x}, {x_full});
+  return x_full;
+}
+
+plan::BufferRef leave_region(BlockBuilder& b, const Context& c, plan::BufferRef partial, plan::BufferRef sum,
+                             plan::Phase phase) {
+  if (c.n.t == 1) return partial;
+  if (!c.n.sequence_parallel) {
+    plan::Collective reduce{plan::CollectiveKind::all_reduce, plan::Reduction::sum, c.act, c.tp, bytes_of(c, partial)};
+    b.op("tp all-reduce", phase, plan::Stream::tensor, reduce, {partial}, {partial});
+    return partial;
+  }
+  plan::Collective scatter{plan::CollectiveKind::reduce_scatter, plan::Reduction::sum, c.act, c.tp,
+                           bytes_of(c, partial)};
+  b.op("tp reduce-scatter", phase, plan::Stream::tensor, scatter, {partial}, {sum});
+  return sum;
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,460 @@
+// One decoder layer, the embedding and the head, forward and backward, as ops. The math is the same under every
+// strategy; where tensor parallelism cuts it, enter_region and leave_region stand.
+//
+//   hidden[l] -> norm1 -> (gather) qkv -> rope -> attention -> proj (reduce) -> + -> residual
+//   residual  -> norm2 -> (gather) fc1 -> activation -> fc2 (reduce)         -> + -> hidden[l+1]
+//
+// Input-gradient and weight-gradient products are separate ops. In backward the re-gathered input of a product is
+// issued before the input-gradient product and the reduction of the input gradient before the weight-gradient product,
+// so each collective has one product to hide behind (facts MG-3, MG-4).
+#include <utility>
+
+#include "core/lower/context.hpp"
+#include "core/lower/work.hpp"
+
+namespace wt::lower {
+
+using plan::BufferRef;
+using plan::Compute;
+using plan::Kernel;
+using plan::Phase;
+using plan::Stream;
+
+namespace {
+
+int64_t bytes(const Context& c, BufferRef r) { return c.plan.buffer(r.buffer).bytes().n; }
+DType dtype(const Context& c, BufferRef r) { return c.plan.buffer(r.buffer).dtype; }
+
+Compute norm(const Context& c, Kernel kernel, int64_t rows) {
+  const int64_t e = size_of(c.act), tile = rows * c.n.h * e, stats = rows * 8;
+  const bool backward = kernel == Kernel::norm_backward;
+  Compute n = streaming(kernel, c.act, rows, c.n.h, backward ? 2 * tile + stats : tile, backward ? tile : tile + stats,
+                        backward ? 12 : 6, backward ? 2 : 1);
+  n.function = static_cast<uint8_t>(c.model_spec().norm);
+  n.scalar = 1e-5;
+  return n;
+}
+
+void norm_forward(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int gamma, int beta,
+                  int j, BufferRef y, BufferRef stats) {
+  if (beta >= 0)
+    b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j), c.weight(beta, j)}, {y, stats});
+  else
+    b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j)}, {y, stats});
+}
+
+void norm_backward(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int gamma, int beta,
+                   int j, BufferRef stats, BufferRef dx) {
+  const auto op = norm(c, Kernel::norm_backward, c.n.rows);
+  if (beta >= 0)
+    b.compute(name, Phase::backward_input, op, {dy, x, c.weight(gamma, j), stats},
+              {dx, c.gradient(gamma, j), c.gradient(beta, j)});
+  else
+    b.compute(name, Phase::backward_input, op, {dy, x, c.weight(gamma, j), stats}, {dx, c.gradient(gamma, j)});
+}
+
+/// y = x W^T (+ bias).
+void linear(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int weight, int bias, int j,
+            BufferRef y, int64_t out, int64_t in) {
+  Compute g = gemm(c.n.tokens, out, in, c.training().compute_dtype, c.act, false, true, false);
+  if (bias >= 0)
+    b.compute(name, phase, g, {x, c.weight(weight, j), c.weight(bias, j)}, {y});
+  else
+    b.compute(name, phase, g, {x, c.weight(weight, j)}, {y});
+}
+
+/// dx = dy W.
+void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, int weight, int j, BufferRef dx,
+                  int64_t out, int64_t in) {
+  b.compute(name, Phase::backward_input,
+            gemm(c.n.tokens, in, out, c.training().compute_dtype, c.act, false, false, false), {dy, c.weight(weight, j)},
+            {dx});
+}
+
+/// dW += dy^T x; db += column sums of dy.
+void linear_weight(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int weight, int bias,
+                   int j, int64_t out, int64_t in, int64_t bias_rows) {
+  b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, c.training().compute_dtype, c.grad, true, false, true),
+            {dy, x}, {c.gradient(weight, j)});
+  if (bias >= 0 && bias_rows > 0) {
+    const int64_t e = size_of(c.act);
+    b.compute(std::string(name) + " bias", Phase::backward_weight,
+              streaming(Kernel::bias_gradient, c.act, bias_rows, out, bias_rows * out * e, out * size_of(c.grad), 1),
+              {dy}, {c.gradient(bias, j)});
+  }
+}
+
+/// out = x + branch (+ bias, dropout).
+void residual_forward(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef branch, BufferRef x,
+                      int bias, int j, BufferRef out, BufferId mask) {
+  const int64_t tile = c.n.rows * c.n.h * size_of(c.act);
+  const bool dropout = mask.valid();
+  const int kernels = c.training().fused_kernels ? 1 : 1 + (bias >= 0) + dropout;
+  Compute op = streaming(Kernel::residual_forward, c.act, c.n.rows, c.n.h, (1 + kernels) * tile,
+                         kernels * tile + (dropout ? c.n.rows * c.n.h : 0), 3, kernels);
+  op.scalar = dropout ? 0.1 : 0;
+  Refs reads{branch, x};
+  if (bias >= 0) reads.push_back(c.weight(bias, j));
+  Refs writes{out};
+  if (dropout) writes.push_back(ref(mask, j));
+  b.op(name, phase, Stream::compute, op, reads, writes);
+}
+
+/// The gradient of the branch: through its dropout, or the same tensor.
+BufferRef residual_backward(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferId mask, int j,
+                            BufferRef branch) {
+  if (!mask.valid()) return dy;
+  const int64_t tile = c.n.rows * c.n.h * size_of(c.act);
+  Compute op = streaming(Kernel::residual_backward, c.act, c.n.rows, c.n.h, tile + c.n.rows * c.n.h, tile, 1);
+  op.scalar = 0.1;
+  b.compute(name, Phase::backward_input, op, {dy, ref(mask, j)}, {branch});
+  return branch;
+}
+
+Compute add(const Context& c, int64_t rows) {
+  const int64_t tile = rows * c.n.h * size_of(c.act);
+  return streaming(Kernel::add, c.act, rows, c.n.h, 2 * tile, tile, 1);
+}
+
+AttentionShape attention_shape(const Context& c) {
+  return {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d, c.act, true};
+}
+
+Compute rope(const Context& c, Kernel kernel) {
+  const int64_t columns = (c.n.heads + c.n.kv_heads) * c.n.d, tile = c.n.tokens * columns * size_of(c.act);
+  Compute op = streaming(kernel, c.act, c.n.tokens, columns, tile, tile, 3, c.training().fused_kernels ? 1 : 4);
+  op.dims = {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d};
+  return op;
+}
+
+/// Scores to context: from qkv to the attention output and what its backward needs.
+void core_attention(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, Phase phase, BufferRef out) {
+  const AttentionShape a = attention_shape(c);
+  const BufferRef qkv = ref(l.qkv, j);
+  if (l.lse.valid()) {
+    b.compute("attention", phase, attention_forward(a), {qkv}, {out, ref(l.lse, j)});
+    return;
+  }
+  const BufferRef scores = ref(l.scores, j), probs = ref(l.probs, j);
+  b.compute("attention scores", phase, scores_forward(a), {qkv}, {scores});
+  b.compute("softmax", phase, softmax_forward(a, c.training().fused_kernels), {scores}, {probs});
+  if (l.attention_mask.valid()) {
+    const int64_t n = bytes(c, probs), elements = n / size_of(c.act);
+    Compute op = streaming(Kernel::dropout_forward, c.act, a.batch * a.heads * a.seq, a.seq, n, n + elements, 1);
+    op.scalar = 0.1;
+    b.compute("attention dropout", phase, op, {probs}, {ref(l.dropped, j), ref(l.attention_mask, j)});
+    b.compute("attention context", phase, context_forward(a), {ref(l.dropped, j), qkv}, {out});
+    return;
+  }
+  b.compute("attention context", phase, context_forward(a), {probs, qkv}, {out});
+}
+
+}  // namespace
+
+void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, BufferRef in, BufferRef out,
+                   Phase phase) {
+  const Sizes& n = c.n;
+  const auto& id = c.id;
+  const TransientBuffers& t = c.tmp;
+  const bool one_norm = id.norm2_gamma < 0;
+  const bool parallel = c.model_spec().parallel_block;
+
+  norm_forward(b, c, "norm1", phase, in, id.norm1_gamma, id.norm1_beta, j, ref(l.norm1, j), ref(l.stats1, j));
+  BufferRef x = enter_region(b, c, ref(l.norm1, j), ref(t.norm1_full, j), phase);
+  linear(b, c, "qkv", phase, x, id.qkv, id.qkv_bias, j, ref(l.qkv, j), n.qkv, n.h);
+  if (l.qk_stats.valid()) {
+    const int64_t columns = (n.heads + n.kv_heads) * n.d, tile = n.tokens * columns * size_of(c.act);
+    Compute op = streaming(Kernel::qk_norm_forward, c.act, n.tokens, columns, tile, tile, 6, 2);
+    op.dims = {n.b, n.s, n.heads, n.kv_heads, n.d};
+    op.scalar = 1e-6;
+    b.compute("qk norm", phase, op, {ref(l.qkv, j), c.weight(id.q_gamma, j), c.weight(id.k_gamma, j)},
+              {ref(l.qkv, j), ref(l.qk_stats, j)});
+  }
+  if (c.model_spec().position == Position::rotary)
+    b.compute("rope", phase, rope(c, Kernel::rope_forward), {ref(l.qkv, j)}, {ref(l.qkv, j)});
+  core_attention(b, c, l, j, phase, ref(l.attention, j));
+  linear(b, c, "proj", phase, ref(l.attention, j), id.proj, -1, j, ref(t.projection, j), n.h, n.attention);
+  const BufferRef attended = leave_region(b, c, ref(t.projection, j), ref(t.projection_sum, j), phase);
+  residual_forward(b, c, "residual1", phase, attended, in, id.proj_bias, j, ref(l.residual, j), l.residual_mask);
+
+  BufferRef y = x;  // a parallel block with one norm feeds the MLP from norm1
+  if (!one_norm) {
+    norm_forward(b, c, "norm2", phase, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
+                 ref(l.norm2, j), ref(l.stats2, j));
+    y = enter_region(b, c, ref(l.norm2, j), ref(t.norm2_full, j), phase);
+  }
+  linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h);
+  {
+    const int64_t e = size_of(c.act), in_bytes = n.tokens * n.fc1 * e, out_bytes = n.tokens * n.ffn * e;
+    const int kernels = c.training().fused_kernels ? 1 : (id.fc1_bias >= 0 ? 2 : 1) + (c.model_spec().gated_mlp ? 1 : 0);
+    Compute op = streaming(Kernel::activation_forward, c.act, n.tokens, n.ffn, kernels * in_bytes,
+                           out_bytes + (kernels - 1) * in_bytes, 8, kernels);
+    op.gated = c.model_spec().gated_mlp;
+    op.function = static_cast<uint8_t>(c.model_spec().activation);
+    b.compute("activation", phase, op, {ref(l.fc1, j)}, {ref(l.activation, j)});
+  }
+  linear(b, c, "fc2", phase, ref(l.activation, j), id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn);
+  const BufferRef mixed = leave_region(b, c, ref(t.fc2, j), ref(t.fc2_sum, j), phase);
+  residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), id.fc2_bias, j, out, l.output_mask);
+}
+
+void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, BufferRef in, BufferRef d_out,
+                    BufferRef d_in) {
+  const Sizes& n = c.n;
+  const auto& id = c.id;
+  const TransientBuffers& t = c.tmp;
+  const Phase input = Phase::backward_input;
+  const bool one_norm = id.norm2_gamma < 0;
+  const bool parallel = c.model_spec().parallel_block;
+  const int64_t e = size_of(c.act);
+
+  // MLP branch.
+  BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
+  BufferRef d_full = enter_region(b, c, d, ref(t.branch_full, j), input);
+  linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn);
+  linear_weight(b, c, "fc2 wgrad", d_full, ref(l.activation, j), id.fc2, -1, j, n.h, n.ffn, 0);
+  if (id.fc2_bias >= 0)  // added after the reduction: each rank sums its own rows
+    b.compute("fc2 wgrad bias", Phase::backward_weight,
+              streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
+              {c.gradient(id.fc2_bias, j)});
+  {
+    const int64_t wide = n.tokens * n.fc1 * e, narrow = n.tokens * n.ffn * e;
+    const int kernels = c.training().fused_kernels ? 1 : (c.model_spec().gated_mlp ? 3 : 1);
+    Compute op = streaming(Kernel::activation_backward, c.act, n.tokens, n.ffn, narrow + kernels * wide, kernels * wide,
+                           12, kernels);
+    op.gated = c.model_spec().gated_mlp;
+    op.function = static_cast<uint8_t>(c.model_spec().activation);
+    b.compute("activation backward", input, op, {ref(t.d_activation, j), ref(l.fc1, j)}, {ref(t.d_fc1, j)});
+  }
+  const BufferRef mlp_in = ref(one_norm ? l.norm1 : l.norm2, j);
+  const BufferRef mlp_full = enter_region(b, c, mlp_in, ref(one_norm ? t.norm1_full : t.norm2_full, j), input);
+  linear_input(b, c, "fc1 dgrad", ref(t.d_fc1, j), id.fc1, j, ref(t.d_norm2_full, j), n.fc1, n.h);
+  const BufferRef d_norm2 = leave_region(b, c, ref(t.d_norm2_full, j), ref(t.d_norm2, j), input);
+  linear_weight(b, c, "fc1 wgrad", ref(t.d_fc1, j), mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens);
+  BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
+  if (!one_norm) {
+    norm_backward(b, c, "norm2 backward", d_norm2, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
+                  ref(l.stats2, j), ref(t.d_residual_norm, j));
+    if (!parallel) {
+      b.compute("add residual", input, add(c, n.rows), {d_out, ref(t.d_residual_norm, j)}, {ref(t.d_residual, j)});
+      d_residual = ref(t.d_residual, j);
+    }
+  }
+
+  // Attention branch.
+  d = residual_backward(b, c, "dropout1 backward", d_residual, l.residual_mask, j, ref(t.branch, j));
+  d_full = enter_region(b, c, d, ref(t.branch_full, j), input);
+  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention);
+  linear_weight(b, c, "proj wgrad", d_full, ref(l.attention, j), id.proj, -1, j, n.h, n.attention, 0);
+  if (id.proj_bias >= 0)
+    b.compute("proj wgrad bias", Phase::backward_weight,
+              streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
+              {c.gradient(id.proj_bias, j)});
+
+  const AttentionShape a = attention_shape(c);
+  const BufferRef qkv = ref(l.qkv, j), d_qkv = ref(t.d_qkv, j), d_attention = ref(t.d_attention, j);
+  if (c.strategy().recompute.kind == RecomputeKind::selective)
+    core_attention(b, c, l, j, Phase::recompute, ref(l.attention, j));
+  if (l.lse.valid()) {
+    b.compute("attention backward", input, attention_backward(a), {d_attention, qkv, ref(l.attention, j), ref(l.lse, j)},
+              {d_qkv});
+  } else {
+    const BufferRef probs = ref(l.probs, j), d_probs = ref(t.d_probs, j), d_scores = ref(t.d_scores, j);
+    const BufferRef used = l.dropped.valid() ? ref(l.dropped, j) : probs;  // what multiplied v in forward
+    b.compute("attention context backward", input, context_backward(a), {d_attention, used, qkv}, {d_probs, d_qkv});
+    if (l.dropped.valid()) {
+      const int64_t probs_bytes = bytes(c, probs);
+      Compute op = streaming(Kernel::dropout_backward, c.act, a.batch * a.heads * a.seq, a.seq,
+                             probs_bytes + probs_bytes / e, probs_bytes, 1);
+      op.scalar = 0.1;
+      b.compute("attention dropout backward", input, op, {d_probs, ref(l.attention_mask, j)}, {d_probs});
+    }
+    b.compute("softmax backward", input, softmax_backward(a, c.training().fused_kernels), {d_probs, probs}, {d_scores});
+    b.compute("attention scores backward", input, scores_backward(a), {d_scores, qkv}, {d_qkv});
+  }
+  if (c.model_spec().position == Position::rotary)
+    b.compute("rope backward", input, rope(c, Kernel::rope_backward), {d_qkv}, {d_qkv});
+  if (l.qk_stats.valid()) {
+    const int64_t columns = (n.heads + n.kv_heads) * n.d, tile = n.tokens * columns * e;
+    Compute op = streaming(Kernel::qk_norm_backward, c.act, n.tokens, columns, 2 * tile, tile, 12, 4);
+    op.dims = {n.b, n.s, n.heads, n.kv_heads, n.d};
+    op.scalar = 1e-6;
+    b.compute("qk norm backward", input, op,
+              {d_qkv, qkv, c.weight(id.q_gamma, j), c.weight(id.k_gamma, j), ref(l.qk_stats, j)},
+              {d_qkv, c.gradient(id.q_gamma, j), c.gradient(id.k_gamma, j)});
+  }
+  const BufferRef x = enter_region(b, c, ref(l.norm1, j), ref(t.norm1_full, j), input);
+  linear_input(b, c, "qkv dgrad", d_qkv, id.qkv, j, ref(t.d_norm1_full, j), n.qkv, n.h);
+  BufferRef d_norm1 = leave_region(b, c, ref(t.d_norm1_full, j), ref(t.d_norm1, j), input);
+  linear_weight(b, c, "qkv wgrad", d_qkv, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens);
+  if (one_norm) b.compute("add mlp", input, add(c, n.rows), {d_norm1, d_norm2}, {d_norm1});
+  norm_backward(b, c, "norm1 backward", d_norm1, in, id.norm1_gamma, id.norm1_beta, j, ref(l.stats1, j),
+                ref(t.d_hidden_norm, j));
+  if (parallel && !one_norm)
+    b.compute("add norms", input, add(c, n.rows), {ref(t.d_hidden_norm, j), ref(t.d_residual_norm, j)},
+              {ref(t.d_hidden_norm, j)});
+  b.compute("add hidden", input, add(c, n.rows), {d_residual, ref(t.d_hidden_norm, j)}, {d_in});
+}
+
+void embedding_forward(BlockBuilder& b, const Context& c) {
+  const Sizes& n = c.n;
+  const EdgeBuffers& e = c.edge;
+  const auto& id = c.id;
+  const int64_t size = size_of(c.act), tile = n.tokens * n.h * size, rows_tile = n.rows * n.h * size;
+  const Phase f = Phase::forward;
+  b.op("tokens", f, Stream::copy_in, plan::Copy{plan::Space::pinned, plan::Space::device, n.tokens * 4}, {},
+       {ref(e.tokens)});
+  const bool learned = c.has(id.position), scattered = n.sequence_parallel;
+  const bool normed = c.has(id.embedding_gamma), dropped = e.embedding_mask.valid();
+  const BufferRef hidden = ref(e.hidden);
+  const BufferRef after_embedding = normed ? ref(e.normed_embedding) : hidden;
+
+  Compute lookup = streaming(Kernel::embedding_forward, c.act, n.tokens, n.h, tile, tile, 0);
+  lookup.dims = {n.tokens, n.h, n.vocab};
+  if (n.t > 1) lookup.group = c.tp;
+  const BufferRef x = learned || scattered ? ref(e.embedded) : after_embedding;
+  b.compute("embedding", f, lookup, {ref(e.tokens), c.weight(id.embedding)}, {x});
+  if (n.t > 1) {
+    if (scattered && !learned) {
+      b.op("tp reduce-scatter", f, Stream::tensor,
+           plan::Collective{plan::CollectiveKind::reduce_scatter, plan::Reduction::sum, c.act, c.tp, tile}, {x},
+           {after_embedding});
+    } else {
+      b.op("tp all-reduce", f, Stream::tensor,
+           plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, c.act, c.tp, tile}, {x}, {x});
+    }
+  }
+  if (learned) {
+    Compute add_rows = streaming(Kernel::position_forward, c.act, n.tokens, n.h, 2 * tile, tile, 1);
+    add_rows.dims = {n.tokens, n.h, n.b};
+    const BufferRef y = scattered ? ref(e.positioned) : after_embedding;
+    b.compute("position", f, add_rows, {x, c.weight(id.position)}, {y});
+    if (scattered) {
+      Compute slice = streaming(Kernel::copy, c.act, n.rows, n.h, rows_tile, rows_tile, 0);
+      slice.group = c.tp;
+      b.compute("scatter", f, slice, {y}, {after_embedding});
+    }
+  }
+  if (normed)
+    norm_forward(b, c, "embedding norm", f, after_embedding, id.embedding_gamma, id.embedding_beta, 0, hidden,
+                 ref(e.embedding_stats));
+  if (dropped) {
+    Compute op = streaming(Kernel::dropout_forward, c.act, n.rows, n.h, rows_tile, rows_tile + n.rows * n.h, 1);
+    op.scalar = 0.1;
+    b.compute("embedding dropout", f, op, {hidden}, {hidden, ref(e.embedding_mask)});
+  }
+}
+
+void embedding_backward(BlockBuilder& b, const Context& c) {
+  const Sizes& n = c.n;
+  const EdgeBuffers& e = c.edge;
+  const auto& id = c.id;
+  const int64_t size = size_of(c.act), tile = n.tokens * n.h * size, rows_tile = n.rows * n.h * size;
+  BufferRef d = ref(c.tmp.d_hidden);
+  if (e.embedding_mask.valid()) {
+    Compute op = streaming(Kernel::dropout_backward, c.act, n.rows, n.h, rows_tile + n.rows * n.h, rows_tile, 1);
+    op.scalar = 0.1;
+    b.compute("embedding dropout backward", Phase::backward_input, op, {d, ref(e.embedding_mask)}, {d});
+  }
+  if (c.has(id.embedding_gamma)) {
+    norm_backward(b, c, "embedding norm backward", d, ref(e.normed_embedding), id.embedding_gamma, id.embedding_beta, 0,
+                  ref(e.embedding_stats), ref(e.d_embedded));
+    d = ref(e.d_embedded);
+  }
+  if (n.sequence_parallel) {
+    b.op("tp all-gather", Phase::backward_input, Stream::tensor,
+         plan::Collective{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.tp, tile}, {d},
+         {ref(e.d_positioned)});
+    d = ref(e.d_positioned);
+  }
+  if (c.has(id.position)) {
+    Compute op = streaming(Kernel::position_backward, c.act, n.tokens, n.h, tile, n.s * n.h * size_of(c.grad), 1);
+    op.dims = {n.tokens, n.h, n.b};
+    b.compute("position backward", Phase::backward_weight, op, {d}, {c.gradient(id.position)});
+  }
+  Compute op = streaming(Kernel::embedding_backward, c.act, n.tokens, n.h, tile + n.tokens * n.h * size_of(c.grad),
+                         n.tokens * n.h * size_of(c.grad), 1, 2);
+  op.dims = {n.tokens, n.h, n.vocab};
+  if (n.t > 1) op.group = c.tp;
+  b.compute("embedding backward", Phase::backward_weight, op, {d, ref(e.tokens)}, {c.gradient(id.embedding)});
+}
+
+void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
+  const Sizes& n = c.n;
+  const EdgeBuffers& e = c.edge;
+  const auto& id = c.id;
+  const Phase f = Phase::forward;
+  b.op("labels", f, Stream::copy_in, plan::Copy{plan::Space::pinned, plan::Space::device, n.tokens * 4}, {},
+       {ref(e.labels)});
+  BufferRef x = ref(e.hidden);
+  if (c.has(id.final_gamma)) {
+    norm_forward(b, c, "final norm", f, x, id.final_gamma, id.final_beta, 0, ref(e.final_norm), ref(e.final_stats));
+    x = ref(e.final_norm);
+  }
+  const BufferRef full = enter_region(b, c, x, ref(e.final_full), f);
+  linear(b, c, "logits", f, full, id.head, -1, 0, ref(e.logits), n.vocab, n.h);
+  const int64_t elements = n.tokens * n.vocab, narrow = elements * size_of(c.act);
+  const BufferRef logits = ref(e.logits32);
+  if (e.logits32 != e.logits)
+    b.compute("logits cast", f, streaming(Kernel::cast, DType::f32, n.tokens, n.vocab, narrow, elements * 4, 0),
+              {ref(e.logits)}, {logits});
+  const int64_t wide = elements * size_of(dtype(c, logits));
+  const BufferRef max = ref(e.loss_max), sums = ref(e.loss_sums);
+  auto loss = [&](Kernel k, int64_t read, int64_t written, double flops, int launches) {
+    Compute op = streaming(k, DType::f32, n.tokens, n.vocab, read, written, flops, launches);
+    op.dims = {n.tokens, c.job.model.vocab, n.vocab};
+    if (n.t > 1) op.group = c.tp;
+    return op;
+  };
+  const bool fused = c.training().fused_loss;
+  b.compute("loss max", f, loss(Kernel::loss_max, wide, n.tokens * 4, 1, 1), {logits}, {max});
+  if (n.t > 1)
+    b.op("tp all-reduce loss", f, Stream::tensor,
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, c.tp, n.tokens * 4}, {max},
+         {max});
+  // Unfused: subtract, exponentiate and sum are passes of their own over the fp32 logits.
+  b.compute("loss sums", f, loss(Kernel::loss_sums, fused ? wide : 3 * wide, fused ? 0 : 2 * wide, 4, fused ? 1 : 5),
+            {logits, max, ref(e.labels)}, {sums});
+  if (n.t > 1)
+    b.op("tp all-reduce loss", f, Stream::tensor,
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.tp, n.tokens * 8}, {sums},
+         {sums});
+  b.compute("loss", f, loss(Kernel::loss_forward, n.tokens * 12, 4, 0, 3), {sums, max}, {ref(e.loss)});
+}
+
+void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
+  const Sizes& n = c.n;
+  const EdgeBuffers& e = c.edge;
+  const auto& id = c.id;
+  const Phase input = Phase::backward_input;
+  const BufferRef logits = ref(e.logits32);
+  const int64_t elements = n.tokens * n.vocab, narrow = elements * size_of(c.act);
+  const int64_t wide = elements * size_of(dtype(c, logits));
+  const bool upcast = e.logits32 != e.logits;
+  Compute op = streaming(Kernel::loss_backward, DType::f32, n.tokens, n.vocab, wide, wide, 4, 1);
+  op.dims = {n.tokens, c.job.model.vocab, n.vocab};
+  if (n.t > 1) op.group = c.tp;
+  BufferRef d_logits = logits;  // in place of what the forward kept
+  b.compute("loss backward", input, op, {logits, ref(e.loss_max), ref(e.loss_sums), ref(e.labels)}, {d_logits});
+  if (upcast) {
+    b.compute("logits cast backward", input,
+              streaming(Kernel::cast, c.act, n.tokens, n.vocab, elements * 4, narrow, 0), {logits}, {ref(e.d_logits)});
+    d_logits = ref(e.d_logits);
+  }
+  const bool normed = c.has(id.final_gamma);
+  const BufferRef x = normed ? ref(e.final_norm) : ref(e.hidden);
+  const BufferRef full = enter_region(b, c, x, ref(e.final_full), input);
+  const BufferRef d_hidden = ref(c.tmp.d_hidden);
+  const bool direct = !normed && n.t == 1;
+  linear_input(b, c, "logits dgrad", d_logits, id.head, 0, direct ? d_hidden : ref(e.d_final_full), n.vocab, n.h);
+  BufferRef d = direct ? d_hidden
+                       : leave_region(b, c, ref(e.d_final_full), normed ? ref(e.d_final) : d_hidden, input);
+  linear_weight(b, c, "logits wgrad", d_logits, full, id.head, -1, 0, n.vocab, n.h, 0);
+  if (normed)
+    norm_backward(b, c, "final norm backward", d, ref(e.hidden), id.final_gamma, id.final_beta, 0, ref(e.final_stats),
+                  d_hidden);
+  else if (!(d == d_hidden))
+    b.compute("copy gradient", input, streaming(Kernel::copy, c.act, n.rows, n.h, 0, 0, 0), {d}, {d_hidden});
+}
+
+}  // namespace wt::lower

@@ -1,0 +1,117 @@
+#include "core/lower/work.hpp"
+
+namespace wt::lower {
+
+using plan::Compute;
+using plan::Kernel;
+
+Compute gemm(int64_t m, int64_t n, int64_t k, DType in, DType out, bool transpose_a, bool transpose_b,
+             bool accumulate) {
+  Compute c;
+  c.kernel = Kernel::gemm;
+  c.dtype = in;
+  c.dims = {m, n, k};
+  c.transpose_a = transpose_a;
+  c.transpose_b = transpose_b;
+  c.accumulate = accumulate;
+  const int64_t output = m * n * size_of(out);
+  c.work.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  c.work.bytes_read = (m * k + k * n) * size_of(in) + (accumulate ? output : 0);
+  c.work.bytes_written = output;
+  return c;
+}
+
+namespace {
+
+struct AttentionBytes {
+  int64_t q, kv, lse, scores;  // kv: k or v alone
+};
+AttentionBytes bytes_of(const AttentionShape& a) {
+  const int64_t tokens = a.batch * a.seq, e = size_of(a.dtype);
+  return {tokens * a.heads * a.head_dim * e, tokens * a.kv_heads * a.head_dim * e, tokens * a.heads * 4,
+          a.batch * a.heads * a.seq * a.seq * e};
+}
+
+Compute attention(const AttentionShape& a, Kernel kernel, double flops, int64_t read, int64_t written) {
+  Compute c;
+  c.kernel = kernel;
+  c.dtype = a.dtype;
+  c.dims = {a.batch, a.seq, a.heads, a.kv_heads, a.head_dim};
+  c.causal = a.causal;
+  c.work = {flops, read, written};
+  return c;
+}
+
+/// One product over all heads: 2 b a s^2 d.
+double product_flops(const AttentionShape& a) {
+  return 2.0 * static_cast<double>(a.batch * a.heads) * static_cast<double>(a.seq) *
+         static_cast<double>(a.seq) * static_cast<double>(a.head_dim);
+}
+
+}  // namespace
+
+Compute attention_forward(const AttentionShape& a) {
+  const auto b = bytes_of(a);
+  const double flops = 2 * product_flops(a) * (a.causal ? 0.5 : 1.0);
+  return attention(a, Kernel::attention_forward, flops, b.q + 2 * b.kv, b.q + b.lse);
+}
+
+Compute attention_backward(const AttentionShape& a) {
+  const auto b = bytes_of(a);
+  const double flops = 5 * product_flops(a) * (a.causal ? 0.5 : 1.0);
+  return attention(a, Kernel::attention_backward, flops, 3 * b.q + 2 * b.kv + b.lse, b.q + 2 * b.kv);
+}
+
+Compute scores_forward(const AttentionShape& a) {
+  const auto b = bytes_of(a);
+  return attention(a, Kernel::scores_forward, product_flops(a), b.q + b.kv, b.scores);
+}
+Compute context_forward(const AttentionShape& a) {
+  const auto b = bytes_of(a);
+  return attention(a, Kernel::context_forward, product_flops(a), b.scores + b.kv, b.q);
+}
+Compute context_backward(const AttentionShape& a) {
+  const auto b = bytes_of(a);
+  Compute c = attention(a, Kernel::context_backward, 2 * product_flops(a), b.q + 2 * b.scores + b.kv,
+                        b.scores + b.kv);
+  c.launches = 2;
+  return c;
+}
+Compute scores_backward(const AttentionShape& a) {
+  const auto b = bytes_of(a);
+  Compute c = attention(a, Kernel::scores_backward, 2 * product_flops(a), 2 * b.scores + b.q + b.kv, b.q + b.kv);
+  c.launches = 2;
+  return c;
+}
+
+Compute softmax_forward(const AttentionShape& a, bool fused) {
+  const auto b = bytes_of(a);
+  const int64_t passes = fused ? 1 : 3;  // scale, mask, softmax
+  Compute c = attention(a, Kernel::softmax_forward, 5.0 * static_cast<double>(b.scores / size_of(a.dtype)),
+                        passes * b.scores, passes * b.scores);
+  c.launches = static_cast<uint16_t>(passes);
+  return c;
+}
+Compute softmax_backward(const AttentionShape& a, bool fused) {
+  const auto b = bytes_of(a);
+  const int64_t passes = fused ? 1 : 2;
+  Compute c = attention(a, Kernel::softmax_backward, 4.0 * static_cast<double>(b.scores / size_of(a.dtype)),
+                        (passes + 1) * b.scores, passes * b.scores);
+  c.launches = static_cast<uint16_t>(passes);
+  return c;
+}
+
+Compute streaming(Kernel kernel, DType dtype, int64_t rows, int64_t columns, int64_t read, int64_t written,
+                  double flops_per_element, int launches) {
+  Compute c;
+  c.kernel = kernel;
+  c.dtype = dtype;
+  c.dims = {rows, columns};
+  c.launches = static_cast<uint16_t>(launches);
+  c.work.flops = flops_per_element * static_cast<double>(rows) * static_cast<double>(columns);
+  c.work.bytes_read = read;
+  c.work.bytes_written = written;
+  return c;
+}
+
+}  // namespace wt::lower

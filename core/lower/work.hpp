@@ -1,0 +1,41 @@
+// The only FLOP and byte formulas of the project: each function makes one Compute with its dims and its Work.
+// Bytes are what the kernel must move to and from device memory once (perfect cache within the kernel);
+// FLOPs count a multiply-add as two. T rows (tokens), dtype sizes in bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "core/plan/plan.hpp"
+#include "core/spec/specs.hpp"
+
+namespace wt::lower {
+
+/// C[m,n] (+)= A[m,k] B[k,n]: 2 m n k FLOPs; A and B in `in`, C in `out`, read too when it accumulates.
+plan::Compute gemm(int64_t m, int64_t n, int64_t k, DType in, DType out, bool transpose_a, bool transpose_b,
+                   bool accumulate);
+
+struct AttentionShape {
+  int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 1;  // heads of this rank
+  DType dtype = DType::bf16;
+  bool causal = true;
+};
+
+/// Flash forward: 4 b s^2 a d (half if causal) FLOPs; reads q, k, v, writes out and the log-sum-exp.
+plan::Compute attention_forward(const AttentionShape&);
+/// Flash backward: 2.5 times the forward (scores are made again).
+plan::Compute attention_backward(const AttentionShape&);
+
+/// Unfused attention: two batched products of 2 b a s^2 d FLOPs (full: masked scores are computed too).
+plan::Compute scores_forward(const AttentionShape&);
+plan::Compute context_forward(const AttentionShape&);
+plan::Compute context_backward(const AttentionShape&);  // two products
+plan::Compute scores_backward(const AttentionShape&);   // two products
+/// Scale, mask and softmax over b a s rows of s: one pass if fused, else separate scale, mask and softmax kernels.
+plan::Compute softmax_forward(const AttentionShape&, bool fused);
+plan::Compute softmax_backward(const AttentionShape&, bool fused);
+
+/// A kernel whose time is its memory traffic: `read` + `written` bytes, `flops_per_element` over rows x columns.
+plan::Compute streaming(plan::Kernel, DType, int64_t rows, int64_t columns, int64_t read, int64_t written,
+                        double flops_per_element, int launches = 1);
+
+}  // namespace wt::lower
