@@ -88,17 +88,17 @@ struct ChunkPart {
 struct Context {
   const JobSpec& job;
   plan::Plan& plan;
-  Sizes n;
+  Sizes n{};
   DType act = DType::bf16;               // activations and the weights that compute reads
   DType grad = DType::f32;               // gradient accumulation buffer and wire
-  GroupId tp, dp, pp, world, model, embedding;
-  std::vector<Parameter> parameters;
-  ParameterIds id;
-  LayerBuffers saved, remade;
-  TransientBuffers tmp;
-  EdgeBuffers edge;
-  BufferId grad_norm, overflow;
-  std::vector<ChunkPart> parts;
+  GroupId tp{}, dp{}, pp{}, world{}, model{}, embedding{};
+  std::vector<Parameter> parameters{};
+  ParameterIds id{};
+  LayerBuffers saved{}, remade{};
+  TransientBuffers tmp{};
+  EdgeBuffers edge{};
+  BufferId grad_norm{}, overflow{};
+  std::vector<ChunkPart> parts{};
 
   const ModelSpec& model_spec() const { return job.model; }
   const StrategySpec& strategy() const { return job.strategy; }

@@ -240,7 +240,7 @@ Result<plan::Plan> lower(const JobSpec& asked) {
 
   plan::Plan out;
   out.name = job.name;
-  Context c{job, out, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
+  Context c{job, out};
   make_buffers(c);
 
   const Schedule& schedule = *find_schedule(s.schedule);
