@@ -3,7 +3,9 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/result.hpp"
@@ -22,7 +24,11 @@ enum class FlopFormula : uint8_t {
   palm,                // 6 N + 12 L H Q T
   narayanan_recompute  // 96 B s L h^2 (1 + s/6h + V/16Lh): full recompute counted
 };
-std::string_view id_of(FlopFormula);
+inline constexpr FlopFormula kFlopFormulas[] = {FlopFormula::model_causal, FlopFormula::model_full, FlopFormula::six_n,
+                                                FlopFormula::palm, FlopFormula::narayanan_recompute};
+std::string_view id_of(FlopFormula);    // "model_causal"
+std::string_view text_of(FlopFormula);  // what it counts, in a line
+std::optional<FlopFormula> parse_formula(std::string_view id);
 /// FLOPs of one step (forward and backward) of the global batch.
 double step_flops(const ModelSpec&, const TrainingSpec&, FlopFormula, int64_t tensor_degree);
 

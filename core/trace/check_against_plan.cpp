@@ -1,3 +1,4 @@
+// Whether a trace belongs to a plan: what exports and reports rely on.
 #include "core/trace/file.hpp"
 
 namespace wt::trace {
