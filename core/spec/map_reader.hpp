@@ -1,0 +1,137 @@
+// The visitor of describe.hpp that reads: one map of a tree into one spec, collecting every fault.
+// Invariant: finish() must be called once, after all keys: it reports the keys that nobody asked for.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/text.hpp"
+#include "core/spec/describe.hpp"
+#include "core/spec/tree.hpp"
+
+namespace wt {
+
+struct Fault {
+  tree::Place place;
+  std::string path, what, hint;
+};
+using Faults = std::vector<Fault>;
+
+/// In the order of the text: sources in order of first appearance, then line and column.
+Diagnostics to_diagnostics(Faults faults);
+
+class MapReader {
+ public:
+  MapReader(const tree::Node& map, std::string path, Faults& faults)
+      : map_(map), path_(std::move(path)), faults_(faults) {}
+
+  bool has(std::string_view key) const { return map_.find(key) != nullptr; }
+
+  void text(std::string_view key, std::string& out, Need need);
+  void texts(std::string_view key, std::vector<std::string>& out);
+  void integer(std::string_view key, int64_t& out, Range range, Need need);
+  void natural(std::string_view key, uint64_t& out, Need need);
+  void number(std::string_view key, double& out, double low, double high, Need need);
+  void flag(std::string_view key, bool& out, Need need);
+  void dtype(std::string_view key, DType& out, Need need);
+  void bytes(std::string_view key, Bytes& out, Need need);
+  void rate(std::string_view key, BytesPerSecond& out, Need need);
+  void time(std::string_view key, Time& out, Need need);
+  void quantity(Quantity kind, std::string_view key, double& out, Need need);
+  void peaks(std::string_view key, std::map<DType, FlopsPerSecond>& out, Need need);
+  void precision(std::string_view key, TrainingSpec& out);
+  void recompute(std::string_view key, RecomputeSpec& out);
+
+  template <class E>
+  void choice(std::string_view key, E& out, Need need) {
+    const tree::Entry* e = take(key, need, [] { return "one of: " + spelled(names_of(E{})); });
+    if (!e) return;
+    if (!e->value.is_scalar()) return wrong_type(*e, "a word", "one of: " + spelled(names_of(E{})));
+    for (const auto& row : names_of(E{}))
+      if (row.name == e->value.text) {
+        out = row.value;
+        return;
+      }
+    std::vector<std::string_view> legal;
+    for (const auto& row : names_of(E{})) legal.push_back(row.name);
+    fault(*e, fmt::format("unknown value '{}'", shown(e->value.text)), suggest(e->value.text, legal));
+  }
+
+  template <class T>
+  void section(std::string_view key, T& out, Need need) {
+    const tree::Entry* e = take(key, need, [] { return std::string("a section with keys of its own"); });
+    if (e) read_section(*e, out);
+  }
+  template <class T>
+  void section(std::string_view key, std::optional<T>& out) {
+    const tree::Entry* e = take(key, kOptional, [] { return std::string(); });
+    if (!e || e->value.kind == tree::Node::Kind::null) return;  // "moe: null" says that there is none
+    out.emplace();
+    read_section(*e, *out);
+  }
+
+  /// A fault that concerns the value of `key`, or the map if the key is not there.
+  void fault_at(std::string_view key, std::string what, std::string hint = {});
+  size_t fault_count() const { return faults_.size(); }
+  void finish();
+
+ private:
+  template <class Names>
+  static std::string spelled(const Names& names) {
+    std::string out;
+    for (const auto& row : names) out += fmt::format("{}{}", out.empty() ? "" : ", ", row.name);
+    return out;
+  }
+  static std::string shown(std::string_view text);  // cut to a readable length
+
+  /// The entry of a key that is there and not empty. Notes the key as legal.
+  template <class Hint>
+  const tree::Entry* take(std::string_view key, Need need, const Hint& hint) {
+    known_.push_back(key);
+    const tree::Entry* e = map_.find(key);
+    if (!e && need == kRequired)
+      faults_.push_back({map_.place, path_, fmt::format("missing key '{}'", key), hint()});
+    return e;
+  }
+  template <class T>
+  void read_section(const tree::Entry& e, T& out) {
+    if (!e.value.is_map()) return wrong_type(e, "a section with keys of its own", "");
+    MapReader inner(e.value, path_of(e.key), faults_);
+    const size_t before = faults_.size();
+    describe(inner, out);
+    if (faults_.size() == before) check(inner, out);  // checks across keys guess when one of them is missing
+    inner.finish();
+  }
+  const tree::Entry* take_scalar(std::string_view key, Need need, std::string_view expected,
+                                 std::string_view example);
+  std::string path_of(std::string_view key) const {
+    return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
+  }
+  void fault(const tree::Entry& e, std::string what, std::string hint);
+  void wrong_type(const tree::Entry& e, std::string_view expected, std::string hint);
+
+  const tree::Node& map_;
+  std::string path_;
+  Faults& faults_;
+  std::vector<std::string_view> known_;
+};
+
+// Checks that span several keys of one spec (read.cpp); sections without any fall back to this.
+template <class T>
+void check(MapReader&, T&) {}
+void check(MapReader&, MoeSpec&);
+void check(MapReader&, ModelSpec&);
+void check(MapReader&, ScaleUpSpec&);
+void check(MapReader&, FabricSpec&);
+void check(MapReader&, NodeSpec&);
+void check(MapReader&, ClusterSpec&);
+void check(MapReader&, DeviceSpec&);
+void check(MapReader&, StrategySpec&);
+void check(MapReader&, TrainingSpec&);
+
+}  // namespace wt

@@ -1,0 +1,68 @@
+#include "core/spec/names.hpp"
+
+namespace wt {
+
+std::span<const Named<Activation>> names_of(Activation) {
+  static constexpr Named<Activation> k[] = {
+      {"gelu", Activation::gelu}, {"silu", Activation::silu}, {"relu", Activation::relu}};
+  return k;
+}
+std::span<const Named<Norm>> names_of(Norm) {
+  static constexpr Named<Norm> k[] = {{"layer_norm", Norm::layer_norm}, {"rms_norm", Norm::rms_norm}};
+  return k;
+}
+std::span<const Named<Position>> names_of(Position) {
+  static constexpr Named<Position> k[] = {{"none", Position::none},
+                                          {"learned", Position::learned},
+                                          {"rotary", Position::rotary},
+                                          {"alibi", Position::alibi}};
+  return k;
+}
+std::span<const Named<GpuGeneration>> names_of(GpuGeneration) {
+  static constexpr Named<GpuGeneration> k[] = {
+      {"volta", GpuGeneration::volta},   {"turing", GpuGeneration::turing}, {"ampere", GpuGeneration::ampere},
+      {"ada", GpuGeneration::ada},       {"hopper", GpuGeneration::hopper}, {"blackwell", GpuGeneration::blackwell},
+      {"cdna2", GpuGeneration::cdna2},   {"cdna3", GpuGeneration::cdna3},   {"cdna4", GpuGeneration::cdna4},
+      {"other", GpuGeneration::other}};
+  return k;
+}
+std::span<const Named<ScaleUpKind>> names_of(ScaleUpKind) {
+  static constexpr Named<ScaleUpKind> k[] = {
+      {"none", ScaleUpKind::none},           {"nvswitch", ScaleUpKind::nvswitch},
+      {"nvlink_mesh", ScaleUpKind::nvlink_mesh}, {"nvlink_pairs", ScaleUpKind::nvlink_pairs},
+      {"xgmi_mesh", ScaleUpKind::xgmi_mesh}, {"pcie", ScaleUpKind::pcie}};
+  return k;
+}
+std::span<const Named<FabricKind>> names_of(FabricKind) {
+  static constexpr Named<FabricKind> k[] = {
+      {"none", FabricKind::none},         {"infiniband", FabricKind::infiniband}, {"roce", FabricKind::roce},
+      {"ethernet", FabricKind::ethernet}, {"efa", FabricKind::efa},               {"slingshot", FabricKind::slingshot},
+      {"omnipath", FabricKind::omnipath}, {"tcpx", FabricKind::tcpx}};
+  return k;
+}
+std::span<const Named<DataParallel>> names_of(DataParallel) {
+  static constexpr Named<DataParallel> k[] = {{"ddp", DataParallel::ddp},
+                                              {"distributed_optimizer", DataParallel::distributed_optimizer}};
+  return k;
+}
+std::span<const Named<RecomputeKind>> names_of(RecomputeKind) {
+  static constexpr Named<RecomputeKind> k[] = {
+      {"none", RecomputeKind::none}, {"selective", RecomputeKind::selective}, {"full", RecomputeKind::full}};
+  return k;
+}
+std::span<const Named<RecomputeMethod>> names_of(RecomputeMethod) {
+  static constexpr Named<RecomputeMethod> k[] = {{"uniform", RecomputeMethod::uniform},
+                                                 {"block", RecomputeMethod::block}};
+  return k;
+}
+std::span<const Named<AttentionKernel>> names_of(AttentionKernel) {
+  static constexpr Named<AttentionKernel> k[] = {{"flash", AttentionKernel::flash},
+                                                 {"unfused", AttentionKernel::unfused}};
+  return k;
+}
+std::span<const Named<OptimizerKind>> names_of(OptimizerKind) {
+  static constexpr Named<OptimizerKind> k[] = {{"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}};
+  return k;
+}
+
+}  // namespace wt

@@ -1,0 +1,38 @@
+// Spelling of every choice in the specs, once: readers, printers and reports use the same words.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "core/spec/specs.hpp"
+
+namespace wt {
+
+template <class E>
+struct Named {
+  std::string_view name;
+  E value;
+};
+
+/// The table of E: the first row of a value is the one printed, further rows are only read.
+std::span<const Named<Activation>> names_of(Activation);
+std::span<const Named<Norm>> names_of(Norm);
+std::span<const Named<Position>> names_of(Position);
+std::span<const Named<GpuGeneration>> names_of(GpuGeneration);
+std::span<const Named<ScaleUpKind>> names_of(ScaleUpKind);
+std::span<const Named<FabricKind>> names_of(FabricKind);
+std::span<const Named<DataParallel>> names_of(DataParallel);
+std::span<const Named<RecomputeKind>> names_of(RecomputeKind);
+std::span<const Named<RecomputeMethod>> names_of(RecomputeMethod);
+std::span<const Named<AttentionKernel>> names_of(AttentionKernel);
+std::span<const Named<OptimizerKind>> names_of(OptimizerKind);
+
+template <class E>
+  requires requires(E e) { names_of(e); }
+std::string_view to_text(E value) {
+  for (const auto& row : names_of(value))
+    if (row.value == value) return row.name;
+  return "?";
+}
+
+}  // namespace wt

@@ -1,0 +1,249 @@
+#include "core/spec/tree.hpp"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "core/base/text.hpp"
+
+namespace wt::tree {
+
+std::string to_text(const Place& place, std::string_view path) {
+  std::string out;
+  if (place.source) out = place.source->label;
+  if (place.source && place.source->is_override) {
+    // "--set strategy.tensor=4" says strategy.tensor itself; "--set strategy={tensor: 4}" does not.
+    const std::string_view label = place.source->label;
+    if (!path.empty() && label.find(fmt::format(" {}=", path)) == std::string_view::npos)
+      out += fmt::format(": {}", path);
+    return out;
+  }
+  if (place.line > 0) out += fmt::format(":{}:{}", place.line, place.column);
+  if (!path.empty()) out += fmt::format("{}{}", out.empty() ? "" : ": ", path);
+  return out;
+}
+
+const Entry* Node::find(std::string_view key) const {
+  for (const Entry& e : entries)
+    if (e.key == key) return &e;
+  return nullptr;
+}
+
+Entry* Node::find(std::string_view key) {
+  return const_cast<Entry*>(static_cast<const Node*>(this)->find(key));
+}
+
+void Node::set(std::string key, Node value, const Place& key_place) {
+  if (Entry* e = find(key)) {
+    e->value = std::move(value);
+    e->place = key_place;
+  } else {
+    entries.push_back({std::move(key), key_place, std::move(value)});
+  }
+}
+
+int64_t count(const Node& node) {
+  int64_t n = 1;
+  for (const Node& i : node.items) n += count(i);
+  for (const Entry& e : node.entries) n += count(e.value);
+  return n;
+}
+
+int line_of_bad_byte(std::string_view text) {
+  const bool whole_is_fine = is_utf8(text) && text.find('\0') == std::string_view::npos;
+  if (whole_is_fine) return 0;
+  int line = 1;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    const std::string_view one = text.substr(0, end);  // a newline never lies inside a UTF-8 sequence
+    if (!is_utf8(one) || one.find('\0') != std::string_view::npos) return line;
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+    ++line;
+  }
+  return line;
+}
+
+namespace {
+
+/// Leaves yaml-cpp's parser from inside an event; caught in parse_yaml.
+struct Stop {};
+
+class Builder : public YAML::EventHandler {
+ public:
+  explicit Builder(std::shared_ptr<const Source> source) : source_(std::move(source)) {}
+
+  std::optional<Node> root;
+  Diagnostics errors;
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    Node n;
+    n.place = at(mark);
+    finish(std::move(n), anchor);
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    auto it = anchors_.find(anchor);
+    if (it == anchors_.end()) stop(at(mark), "alias to a value that contains it", "write the value out");
+    // A few kilobytes of nested aliases stand for gigabytes: every copy counts against the limit before it is made.
+    if (depth() + it->second.depth > kMaxDepth) too_deep(at(mark));
+    budget(it->second.count, at(mark));
+    finish(Node(it->second.node), 0);
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    check_tag(mark, tag);
+    Node n;
+    n.kind = Node::Kind::scalar;
+    n.quoted = tag == "!";
+    n.text = value;
+    n.place = at(mark);
+    finish(std::move(n), anchor);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Node::Kind::list);
+  }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Node::Kind::map);
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Frame {
+    Node node;
+    YAML::anchor_t anchor = 0;
+    bool has_key = false;  // a map that waits for the value of `key`
+    std::string key;
+    Place key_place;
+    int depth_below = 1;
+  };
+  struct Anchored {
+    Node node;
+    int64_t count = 0;
+    int depth = 0;
+  };
+
+  Place at(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
+  int depth() const { return static_cast<int>(stack_.size()); }
+
+  [[noreturn]] void stop(const Place& place, std::string what, std::string hint) {
+    errors.push_back({to_text(place, path()), std::move(what), std::move(hint)});
+    throw Stop{};
+  }
+  [[noreturn]] void too_deep(const Place& place) {
+    errors.push_back({to_text(place, ""), fmt::format("nested more than {} levels deep", kMaxDepth),
+                      "no spec needs more than six"});
+    throw Stop{};
+  }
+  void budget(int64_t nodes, const Place& place) {
+    nodes_ += nodes;
+    if (nodes_ > kMaxNodes)
+      stop(place, fmt::format("more than {} values once anchors are expanded", kMaxNodes), "");
+  }
+  void check_tag(const YAML::Mark& mark, const std::string& tag) {
+    if (!tag.empty() && tag != "?" && tag != "!")
+      errors.push_back({to_text(at(mark), path()), fmt::format("tag '{}'", tag), "tags are not read: remove it"});
+  }
+  std::string path() const {
+    std::string out;
+    for (const Frame& f : stack_)
+      if (f.has_key) out += (out.empty() ? "" : ".") + f.key;
+    return out;
+  }
+
+  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
+    check_tag(mark, tag);
+    if (depth() >= kMaxDepth) too_deep(at(mark));
+    Frame f;
+    f.node.kind = kind;
+    f.node.place = at(mark);
+    f.anchor = anchor;
+    stack_.push_back(std::move(f));
+  }
+  void close() {
+    Frame f = std::move(stack_.back());
+    stack_.pop_back();
+    finish(std::move(f.node), f.anchor, f.depth_below + 1);
+  }
+
+  void finish(Node n, YAML::anchor_t anchor, int depth_of_n = 1) {
+    budget(1, n.place);
+    if (anchor != 0) anchors_[anchor] = {n, count(n), depth_of_n};
+    if (stack_.empty()) {
+      root = std::move(n);
+      return;
+    }
+    Frame& f = stack_.back();
+    f.depth_below = std::max(f.depth_below, depth_of_n);
+    if (f.node.kind == Node::Kind::list) {
+      f.node.items.push_back(std::move(n));
+    } else if (!f.has_key) {
+      if (n.kind != Node::Kind::scalar) stop(n.place, "a key that is not a plain word", "");
+      f.has_key = true;
+      f.key = std::move(n.text);
+      f.key_place = n.place;
+    } else {
+      if (const Entry* first = f.node.find(f.key)) {
+        errors.push_back({to_text(f.key_place, path()), fmt::format("key '{}' is written twice", f.key),
+                          fmt::format("first at line {}; keep one", first->place.line)});
+      } else {
+        f.node.entries.push_back({std::move(f.key), f.key_place, std::move(n)});
+      }
+      f.has_key = false;
+    }
+  }
+
+  std::shared_ptr<const Source> source_;
+  std::vector<Frame> stack_;
+  std::map<YAML::anchor_t, Anchored> anchors_;
+  int64_t nodes_ = 0;
+};
+
+}  // namespace
+
+Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> source) {
+  const Place whole{source, 0, 0};
+  if (static_cast<int64_t>(text.size()) > kMaxBytes)
+    return Diagnostic{to_text(whole, ""), fmt::format("is larger than the limit of {} bytes", kMaxBytes), ""};
+  if (int line = line_of_bad_byte(text))
+    return Diagnostic{to_text(Place{source, line, 1}, ""), "not UTF-8 text", "save the file as UTF-8"};
+
+  Builder builder(source);
+  bool read = false, more = false;
+  try {
+    std::istringstream in{std::string(text)};
+    YAML::Parser parser(in);
+    read = parser.HandleNextDocument(builder);
+    if (read) {
+      Builder rest(source);
+      more = parser.HandleNextDocument(rest);
+    }
+  } catch (const Stop&) {
+    return builder.errors;
+  } catch (const YAML::Exception& e) {
+    builder.errors.push_back(
+        {to_text(Place{source, e.mark.line + 1, e.mark.column + 1}, ""), "not YAML: " + e.msg, ""});
+    return builder.errors;
+  } catch (const std::exception& e) {  // bad_alloc, out_of_range from yaml-cpp
+    builder.errors.push_back({to_text(whole, ""), fmt::format("not YAML: {}", e.what()), ""});
+    return builder.errors;
+  }
+  if (more)
+    builder.errors.push_back({to_text(whole, ""), "holds more than one YAML document", "keep one; remove '---'"});
+  if (builder.errors.empty() && (!read || !builder.root || builder.root->kind == Node::Kind::null))
+    builder.errors.push_back({to_text(whole, ""), "is empty", ""});
+  if (!builder.errors.empty()) return builder.errors;
+  return std::move(*builder.root);
+}
+
+}  // namespace wt::tree
