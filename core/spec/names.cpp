@@ -42,7 +42,9 @@ std::span<const Named<FabricKind>> names_of(FabricKind) {
 }
 std::span<const Named<DataParallel>> names_of(DataParallel) {
   static constexpr Named<DataParallel> k[] = {{"ddp", DataParallel::ddp},
-                                              {"distributed_optimizer", DataParallel::distributed_optimizer}};
+                                              {"megatron", DataParallel::megatron},
+                                              {"distributed_optimizer", DataParallel::distributed_optimizer},
+                                              {"zero1", DataParallel::zero1}};
   return k;
 }
 std::span<const Named<RecomputeKind>> names_of(RecomputeKind) {
