@@ -148,6 +148,7 @@ void make_parameters(Context& c) {
   } else {
     id.head = weight("head", {n.vocab, n.h}, shard(0), false, sigma);
   }
+  if (m.head_bias) id.head_bias = zeros("head.bias", n.vocab, shard(0), false);
   // With sequence parallelism these see only their own rows on each tensor rank.
   if (n.sequence_parallel)
     for (int k : {id.norm1_gamma, id.norm1_beta, id.norm2_gamma, id.norm2_beta, id.final_gamma, id.final_beta,

@@ -51,6 +51,8 @@ void check_model(const JobSpec& j, Faults& f) {
   if (m.mla) f.add("model.mla", "multi-head latent attention cannot be planned yet");
   if (m.embedding_dim != 0 && m.embedding_dim != m.hidden)
     f.add("model.embedding_dim", "an embedding of {} projected to hidden {} cannot be planned yet", m.embedding_dim, m.hidden);
+  if (m.head_transform || m.segment_types > 0)
+    f.add("model.head_transform", "BERT's head transform and segment embeddings cannot be planned yet");
   if (m.mtp_layers > 0) f.add("model.mtp_layers", "multi-token prediction cannot be planned yet");
   if (m.heads % s.tensor != 0) {
     f.add("strategy.tensor", "{} attention heads do not divide over tensor = {}", m.heads, s.tensor);

@@ -43,7 +43,7 @@ struct ParameterIds {
   int embedding = -1, position = -1, embedding_gamma = -1, embedding_beta = -1;
   int norm1_gamma = -1, norm1_beta = -1, qkv = -1, qkv_bias = -1, q_gamma = -1, k_gamma = -1, proj = -1, proj_bias = -1;
   int norm2_gamma = -1, norm2_beta = -1, fc1 = -1, fc1_bias = -1, fc2 = -1, fc2_bias = -1;
-  int final_gamma = -1, final_beta = -1, head = -1;
+  int final_gamma = -1, final_beta = -1, head = -1, head_bias = -1;
 };
 
 /// Buffers of one layer that a forward leaves for its backward. Two sets exist: saved (micro-batch scope) and remade

@@ -75,6 +75,7 @@ class ReduceHooks final : public LayerHooks {
     return std::all_of(k.members.begin(), k.members.end(), [&](const auto& m) {
       return m.layer >= layer || (m.layer < 0 && part_.head &&
                                   (m.parameter == c_.id.final_gamma || m.parameter == c_.id.final_beta ||
+                                   m.parameter == c_.id.head_bias ||
                                    (m.parameter == c_.id.head && c_.id.head != c_.id.embedding)));
     });
   }
@@ -230,6 +231,18 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   return g;
 }
 
+/// What the plan leaves out of the job, in words a report can print.
+void note_assumptions(const JobSpec& job, std::vector<std::string>& out) {
+  const auto& m = job.model;
+  if (m.sliding_window > 0 && m.sliding_window < job.training.seq_len && (m.sliding_period != 1 || m.full_period != 0))
+    out.push_back(fmt::format("attention windows of {} tokens on some layers are planned as full attention", m.sliding_window));
+  if (job.strategy.tensor > m.kv_heads)
+    out.push_back(fmt::format("{} key/value heads are kept in {} copies over the tensor group", m.kv_heads,
+                              job.strategy.tensor / m.kv_heads));
+  if (job.strategy.sequence_parallel && job.strategy.tensor == 1)
+    out.push_back("sequence_parallel has no effect with tensor = 1");
+}
+
 }  // namespace
 
 Result<plan::Plan> lower(const JobSpec& asked) {
@@ -282,6 +295,7 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   }
   WT_CHECK(next_layer == job.model.layers, "{} layers placed of {}", next_layer, job.model.layers);
 
+  note_assumptions(job, out.assumptions);
   const RankBlocks rank = rank_blocks(c);
   for (int64_t pp = 0; pp < s.pipeline; ++pp) {
     out.programs.push_back(make_program(c, pp, part_of[static_cast<size_t>(pp)],

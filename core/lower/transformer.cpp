@@ -117,7 +117,9 @@ Compute add(const Context& c, int64_t rows) {
 }
 
 AttentionShape attention_shape(const Context& c) {
-  return {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d, c.act, true};
+  const auto& m = c.model_spec();
+  const bool windowed = m.sliding_window > 0 && m.sliding_period == 1 && m.full_period == 0 && m.sliding_window < c.n.s;
+  return {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d, c.act, m.causal, windowed ? m.sliding_window : 0};
 }
 
 Compute rope(const Context& c, Kernel kernel) {
@@ -392,7 +394,7 @@ void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
     x = ref(e.final_norm);
   }
   const BufferRef full = enter_region(b, c, x, ref(e.final_full), f);
-  linear(b, c, "logits", f, full, id.head, -1, 0, ref(e.logits), n.vocab, n.h);
+  linear(b, c, "logits", f, full, id.head, id.head_bias, 0, ref(e.logits), n.vocab, n.h);
   const int64_t elements = n.tokens * n.vocab, narrow = elements * size_of(c.act);
   const BufferRef logits = ref(e.logits32);
   if (e.logits32 != e.logits)
@@ -449,7 +451,7 @@ void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   linear_input(b, c, "logits dgrad", d_logits, id.head, 0, direct ? d_hidden : ref(e.d_final_full), n.vocab, n.h);
   BufferRef d = direct ? d_hidden
                        : leave_region(b, c, ref(e.d_final_full), normed ? ref(e.d_final) : d_hidden, input);
-  linear_weight(b, c, "logits wgrad", d_logits, full, id.head, -1, 0, n.vocab, n.h, 0);
+  linear_weight(b, c, "logits wgrad", d_logits, full, id.head, id.head_bias, 0, n.vocab, n.h, n.tokens);
   if (normed)
     norm_backward(b, c, "final norm backward", d, ref(e.hidden), id.final_gamma, id.final_beta, 0, ref(e.final_stats),
                   d_hidden);

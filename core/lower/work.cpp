@@ -21,6 +21,14 @@ Compute gemm(int64_t m, int64_t n, int64_t k, DType in, DType out, bool transpos
   return c;
 }
 
+double AttentionShape::computed_share() const {
+  const auto s = static_cast<double>(seq), w = static_cast<double>(window);
+  if (window <= 0 || window >= seq) return causal ? 0.5 : 1.0;
+  // Row i sees min(i, w) keys: s w - w^2 / 2 in all; both directions double the band.
+  const double band = (s * w - w * w / 2) / (s * s);
+  return causal ? band : 2 * band;
+}
+
 namespace {
 
 struct AttentionBytes {
@@ -38,6 +46,7 @@ Compute attention(const AttentionShape& a, Kernel kernel, double flops, int64_t 
   c.dtype = a.dtype;
   c.dims = {a.batch, a.seq, a.heads, a.kv_heads, a.head_dim};
   c.causal = a.causal;
+  c.scalar = static_cast<double>(a.window);
   c.work = {flops, read, written};
   return c;
 }
@@ -52,13 +61,13 @@ double product_flops(const AttentionShape& a) {
 
 Compute attention_forward(const AttentionShape& a) {
   const auto b = bytes_of(a);
-  const double flops = 2 * product_flops(a) * (a.causal ? 0.5 : 1.0);
+  const double flops = 2 * product_flops(a) * a.computed_share();
   return attention(a, Kernel::attention_forward, flops, b.q + 2 * b.kv, b.q + b.lse);
 }
 
 Compute attention_backward(const AttentionShape& a) {
   const auto b = bytes_of(a);
-  const double flops = 5 * product_flops(a) * (a.causal ? 0.5 : 1.0);
+  const double flops = 5 * product_flops(a) * a.computed_share();
   return attention(a, Kernel::attention_backward, flops, 3 * b.q + 2 * b.kv + b.lse, b.q + 2 * b.kv);
 }
 

@@ -18,9 +18,13 @@ struct AttentionShape {
   int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 1;  // heads of this rank
   DType dtype = DType::bf16;
   bool causal = true;
+  int64_t window = 0;  // a token sees at most this many; 0: all. Flash kernels skip what is outside
+
+  /// Share of the seq x seq scores that a flash kernel computes: 1, 1/2 (causal), or the band of the window.
+  double computed_share() const;
 };
 
-/// Flash forward: 4 b s^2 a d (half if causal) FLOPs; reads q, k, v, writes out and the log-sum-exp.
+/// Flash forward: 4 b s^2 a d FLOPs times computed_share; reads q, k, v, writes out and the log-sum-exp.
 plan::Compute attention_forward(const AttentionShape&);
 /// Flash backward: 2.5 times the forward (scores are made again).
 plan::Compute attention_backward(const AttentionShape&);

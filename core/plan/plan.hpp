@@ -233,7 +233,8 @@ struct Compute {
   uint8_t function = 0;                // activation: wt::Activation; norm: wt::Norm
   uint16_t launches = 1;               // kernels that the host issues for it
   GroupId group;                       // vocabulary shard, slice: whose coordinate decides
-  double scalar = 0;                   // scale: the factor; dropout: the probability; norm: epsilon
+  double scalar = 0;                   // scale: the factor; dropout: the probability; norm: epsilon; attention: window
+                                       // (0: none); adam: the norm to clip at (0: none)
   Work work;
   bool operator==(const Compute&) const = default;
 };

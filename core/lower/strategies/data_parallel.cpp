@@ -54,6 +54,7 @@ std::vector<std::pair<int, int64_t>> registration(const Context& c, const ChunkP
     add(c.id.final_gamma);
     add(c.id.final_beta);
     if (!(part.embedding && c.id.head == c.id.embedding)) add(c.id.head);
+    add(c.id.head_bias);
   }
   return order;
 }
