@@ -1,0 +1,81 @@
+#include "sim/cost/attention_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace wt::sim {
+namespace {
+
+// As in gemm_model.cpp; axes are ln seq, ln head_dim and ln blocks per multiprocessor.
+constexpr float kCore = 0.02f, kReach = 3.0f, kPrior = 1.0f, kOtherKernel = 0.5f, kOtherChip = 0.25f, kBothPasses = 0.15f;
+
+double blocks_of(const AttentionShape& s, const Facts& f) {
+  const double rows = s.backward ? f.attention_rows_backward : f.attention_rows_forward;
+  return s.batch * s.heads * std::ceil(s.seq / rows);
+}
+
+}  // namespace
+
+double attention_flops(const AttentionShape& s) {
+  return (s.backward ? 2.5 : 1.0) * 4 * s.batch * s.heads * s.seq * s.seq * s.head_dim * (s.causal ? 0.5 : 1.0);
+}
+
+double AttentionModel::model_time(const AttentionShape& s, const Chip& chip, const Facts& f, double clock) {
+  // Small heads leave the exponentials, whose units are not the matrix units, a larger part: 128 is the reference.
+  const double head = std::min(1.1, std::pow(s.head_dim / 128, 0.2));
+  const double share = (s.backward ? f.attention_backward : f.attention_forward) * head;
+  const double ramp = 1 + (s.causal ? f.attention_ramp_causal : f.attention_ramp) / s.seq;
+  const double average = s.flops * ramp / (chip.flops_per_second * clock * share) * chip.multiprocessors;
+  const double blocks = blocks_of(s, f), rounds = blocks / chip.multiprocessors;
+  const double longest = s.causal ? f.attention_longest : 1;
+  const double tail = s.causal ? f.attention_tail : 0.5 * f.attention_tail;
+  const double compute = average / blocks * std::max(longest, rounds + tail);
+  const double e = 2, tokens = s.batch * s.seq * s.head_dim * e;
+  const double bytes = tokens * (s.backward ? 4 * s.heads + 4 * s.kv_heads : 2 * s.heads + 2 * s.kv_heads);
+  return f.kernel_us * 1e-6 + std::max(compute, bytes / (chip.memory_bytes_per_second * f.stream_share));
+}
+
+AttentionModel::AttentionModel(const KernelSet& set) : facts_(set.facts()) {
+  for (const AttentionPoint& p : set.attention) {
+    const Facts& f = set.sets[p.set].facts;
+    const Chip chip = chip_of(f, 2);
+    const double clock = clock_of(f, f.power_w, Regime::training);
+    AttentionShape s{p.batch, p.seq, p.heads, p.kv_heads, (p.qk_dim + p.v_dim) / 2, p.causal, p.pass == Pass::backward, 0};
+    s.flops = attention_flops(s);
+    double model = model_time(s, chip, f, clock), flops = s.flops;
+    if (p.pass == Pass::both) {
+      AttentionShape back = s;
+      back.backward = true;
+      back.flops = attention_flops(back);
+      model += model_time(back, chip, f, clock);
+      flops += back.flops;
+    }
+    learned_.push_back({static_cast<float>(std::log(s.seq)), static_cast<float>(std::log(s.head_dim)),
+                        static_cast<float>(std::log(blocks_of(s, f) / chip.multiprocessors)),
+                        static_cast<float>(std::log(flops / p.flops_per_second / model)),
+                        (p.kernel == set.attention_kernel ? 0 : kOtherKernel) + (p.set == 0 ? 0 : kOtherChip) +
+                            (p.pass == Pass::both ? kBothPasses : 0),
+                        p.pass, p.causal});
+  }
+}
+
+AttentionModel::Estimate AttentionModel::estimate(const AttentionShape& s, const Chip& chip, double clock,
+                                                  std::span<const char> skip) const {
+  const double model = model_time(s, chip, facts_, clock);
+  const float seq = static_cast<float>(std::log(s.seq)), dim = static_cast<float>(std::log(s.head_dim)),
+              blocks = static_cast<float>(std::log(blocks_of(s, facts_) / chip.multiprocessors));
+  float sum = 0, weights = kPrior;
+  for (size_t i = 0; i < learned_.size(); ++i) {
+    const Learned& p = learned_[i];
+    if (p.causal != s.causal || (p.pass != Pass::both && (p.pass == Pass::backward) != s.backward)) continue;
+    const float ds = p.seq - seq, dd = 2 * (p.dim - dim), db = 0.5f * (p.blocks - blocks);
+    const float d = ds * ds + dd * dd + db * db + p.offset;
+    if (d > kReach || (!skip.empty() && skip[i])) continue;
+    const float w = 1 / ((d + kCore) * (d + kCore));
+    sum += w * p.log_ratio;
+    weights += w;
+  }
+  return {model * std::exp(static_cast<double>(sum / weights)), weights > 2 * kPrior};
+}
+
+}  // namespace wt::sim

@@ -1,0 +1,86 @@
+// What data/kernels/<name>/ says: scalar facts of the chip, tile shapes of its matrix kernels, measured points.
+// A set may build on another ("like"): facts and tiles it does not have come from there, points from both.
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/result.hpp"
+
+namespace wt::sim {
+
+/// Chip and library constants; the keys of device.csv in the same order (see kFactKeys).
+struct Facts {
+  // the chip that was measured
+  double peak_16 = 0, peak_8 = 0, peak_32 = 0;  // TFLOP/s dense at clock 1; peak_32: tf32 or fp32
+  double multiprocessors = 0, memory_gbps = 0, l2_mib = 0;
+  double power_w = 0, power_idle_w = 0, power_memory_w = 0;
+  double clock_burst = 1, clock_sustained = 1;  // relative to the clock of the peak, at power_w
+  // matrix kernels
+  double gemm_fixed_us = 0, gemm_prologue_k = 0, gemm_memory_share = 0, gemm_split_us = 0, gemm_tail = 1;
+  // kernels that memory bounds
+  double kernel_us = 0, stream_share = 0, l2_gain = 1;
+  double class_pointwise = 1, class_norm = 1, class_norm_backward = 1, class_reduce = 1, class_loss = 1,
+         class_gather = 1, class_scatter = 1, class_transpose = 1;
+  // fused attention
+  double attention_forward = 0, attention_backward = 0;            // share of peak, long sequence, head_dim 128
+  double attention_ramp = 0, attention_ramp_causal = 0;            // tokens: time (1 + ramp / seq)
+  double attention_rows_forward = 0, attention_rows_backward = 0;  // query (key) rows of one block
+  double attention_tail = 0, attention_longest = 0;                // in units of an average block
+  // stream
+  double gap_us = 0, channel_gbps = 0;
+};
+
+enum class Regime : uint8_t { burst, training, sustained };
+enum class Layout : uint8_t { tn, nn, nt };
+
+struct Tile {
+  int64_t bytes = 2;  // of an element
+  double m = 0, n = 0, efficiency = 0;
+};
+
+struct GemmPoint {
+  int64_t bytes = 2;
+  Layout layout = Layout::tn;
+  double accumulate = 0;  // bytes of an element of C that is read; 0: none
+  Regime regime = Regime::training;
+  double groups = 1, m = 0, n = 0, k = 0, flops_per_second = 0;
+  uint16_t set = 0;       // KernelSet::sets
+};
+
+enum class Pass : uint8_t { forward, backward, both };
+struct AttentionPoint {
+  uint8_t kernel = 0;  // kAttentionKernels
+  Pass pass = Pass::forward;
+  bool causal = false;
+  double batch = 0, seq = 0, heads = 0, kv_heads = 0, qk_dim = 0, v_dim = 0, flops_per_second = 0;
+  uint16_t set = 0;
+};
+inline constexpr std::array<std::string_view, 3> kAttentionKernels = {"fa2", "fa3", "cudnn"};
+
+struct MemoryPoint {
+  std::string kind;
+  double rows = 0, columns = 0, bytes = 0, seconds = 0;
+  uint16_t set = 0;
+};
+
+struct KernelSet {
+  struct Origin {
+    std::string name;
+    Facts facts;
+  };
+  std::vector<Origin> sets;  // [0]: the set itself
+  std::vector<Tile> tiles;
+  std::vector<GemmPoint> gemm;
+  std::vector<AttentionPoint> attention;
+  std::vector<MemoryPoint> memory;
+  uint8_t attention_kernel = 0;
+  const Facts& facts() const { return sets[0].facts; }
+};
+
+/// Errors: unknown set (with the legal names), a cycle of "like", any fault in a file.
+Result<KernelSet> read_kernel_set(const std::string& data, const std::string& name);
+
+}  // namespace wt::sim
