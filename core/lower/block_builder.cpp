@@ -48,7 +48,10 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
   const bool receives = std::holds_alternative<plan::Receive>(body);
   const bool copies = stream == Stream::copy_in || stream == Stream::copy_out;
   if (stream != Stream::compute) {
-    if (!receives && !copies) block_.waits.push_back({Wait::Kind::tail, static_cast<uint32_t>(Stream::compute), 0});
+    if (pieces_ > 1)
+      block_.waits.push_back({Wait::Kind::piece, index - 1, 0, pieces_});
+    else if (!receives && !copies)
+      block_.waits.push_back({Wait::Kind::tail, static_cast<uint32_t>(Stream::compute)});
   } else {
     // The last writer of each operand, if it is a communication op of this block. Linear search backwards: blocks have
     // a few dozen ops per segment, and an operand is written shortly before it is read.
@@ -59,7 +62,7 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
         const BufferRef* hit = std::find(begin, begin + w.writes.count, r);
         if (hit == begin + w.writes.count) continue;
         if (w.stream != Stream::compute) {
-          const Wait wait{Wait::Kind::op, k, 0};
+          const Wait wait = pieces_ > 1 ? Wait{Wait::Kind::piece, k, 0, pieces_} : Wait{Wait::Kind::op, k};
           const auto first = block_.waits.begin() + o.waits.begin;
           if (std::find(first, block_.waits.end(), wait) == block_.waits.end()) block_.waits.push_back(wait);
         }
@@ -68,6 +71,7 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
     block_.waits.insert(block_.waits.end(), pending_.begin(), pending_.end());
     pending_.clear();
   }
+  pieces_ = 0;
   block_.waits.insert(block_.waits.end(), extra.begin(), extra.end());
   o.waits.count = static_cast<uint32_t>(block_.waits.size()) - o.waits.begin;
 

@@ -45,6 +45,10 @@ class BlockBuilder {
   /// The next compute op waits for these too.
   void before_next_compute(plan::Wait wait) { pending_.push_back(wait); }
 
+  /// The next op is pipelined with the one before it that it would wait for (Wait::Kind::piece), in `pieces` pieces: a
+  /// compute op with the collective that writes its operand, a collective with the compute op before it.
+  void pipeline_next(uint32_t pieces) { pieces_ = pieces; }
+
   /// Written and never read: released by the op that wrote it last.
   void discard(plan::BufferRef ref) { discarded_.push_back(ref); }
   /// Reserved or released explicitly, beside the rules, at the op added last.
@@ -62,6 +66,7 @@ class BlockBuilder {
   Lifetimes lifetimes_;
   bool open_ = false;
   std::vector<plan::Wait> pending_;
+  uint32_t pieces_ = 0;
   Refs discarded_;
   struct Explicit { uint32_t op; plan::BufferRef ref; bool reserve; };
   std::vector<Explicit> explicit_;

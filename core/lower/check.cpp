@@ -156,6 +156,8 @@ void check_data(const JobSpec& j, Faults& f) {
     f.add("strategy.overlap_param_gather", "needs data_parallel: distributed_optimizer");
   else if (s.overlap_param_gather && !s.overlap_grad_reduce)
     f.add("strategy.overlap_param_gather", "needs overlap_grad_reduce: true");
+  if (s.tensor_overlap && s.tensor > 1 && !s.sequence_parallel)
+    f.add("strategy.tensor_overlap", "needs sequence_parallel: true");
   if (s.data_parallel == DataParallel::zero1 && s.overlap_grad_reduce)
     f.add("strategy.overlap_grad_reduce", "zero1 reduces at the accumulation boundary"), f.hint("legal: false");
   if (s.recompute.kind == RecomputeKind::full && s.recompute.layers < 1)

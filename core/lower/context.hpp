@@ -134,10 +134,17 @@ void make_buffers(Context&);
 std::vector<std::vector<int64_t>> layers_of_chunks(const JobSpec& job, int64_t pipeline, int64_t chunks);
 
 /// core/lower/strategies/tensor.cpp: entering and leaving the regions whose weights are cut over the tensor group.
-/// Forward: what the column-parallel product reads (gathered under sequence parallelism).
-plan::BufferRef enter_region(BlockBuilder&, const Context&, plan::BufferRef x, plan::BufferRef x_full, plan::Phase);
-/// Forward: sum of the partial outputs of the row-parallel product: scattered rows or all rows.
-plan::BufferRef leave_region(BlockBuilder&, const Context&, plan::BufferRef partial, plan::BufferRef sum, plan::Phase);
+/// How a collective and the product beside it share time: `apart`: the product waits for it (or it for the product) unless
+/// the order of issue puts another product between them; `cut`: both are cut in pieces (user buffers, MG-7).
+enum class Beside : uint8_t { apart, cut };
+/// What a column-parallel product reads: gathered under sequence parallelism.
+plan::BufferRef enter_region(BlockBuilder&, const Context&, plan::BufferRef x, plan::BufferRef x_full, plan::Phase,
+                             Beside = Beside::apart);
+/// The sum of the partial outputs of a row-parallel product: scattered rows or all rows.
+plan::BufferRef leave_region(BlockBuilder&, const Context&, plan::BufferRef partial, plan::BufferRef sum, plan::Phase,
+                             Beside = Beside::apart);
+/// Pieces of a product that gathers its input piece by piece (1: not cut).
+int64_t gather_pieces(const Context&);
 
 /// core/lower/transformer.cpp: one layer, embedding, head.
 void embedding_forward(BlockBuilder&, const Context&);

@@ -47,7 +47,7 @@ class GatherHooks final : public LayerHooks {
     while (waited_ > bucket) {
       --waited_;
       if (waited_ < next_) dispatch(b);
-      if (in_flight_) b.before_next_compute({Wait::Kind::op, *in_flight_, 0});
+      if (in_flight_) b.before_next_compute({Wait::Kind::op, *in_flight_});
       dispatch(b);
     }
   }
@@ -87,7 +87,7 @@ class ReduceHooks final : public LayerHooks {
 plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& name, bool blocking, bool first) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
   begin_block(b, c, blocking);
-  if (first && !part.split_buckets) b.before_next_compute({Wait::Kind::tail, static_cast<uint32_t>(Stream::data), 0});
+  if (first && !part.split_buckets) b.before_next_compute({Wait::Kind::tail, static_cast<uint32_t>(Stream::data)});
   GatherHooks gather(c, part);
   const bool hooked = first && part.split_buckets;
   if (part.embedding) {

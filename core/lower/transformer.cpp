@@ -55,8 +55,9 @@ void norm_backward(BlockBuilder& b, const Context& c, const char* name, BufferRe
 
 /// y = x W^T (+ bias).
 void linear(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int weight, int bias, int j,
-            BufferRef y, int64_t out, int64_t in) {
+            BufferRef y, int64_t out, int64_t in, int64_t pieces = 1) {
   Compute g = gemm(c.n.tokens, out, in, c.training().compute_dtype, c.act, false, true, false);
+  g.pieces = g.launches = static_cast<uint16_t>(pieces);
   if (bias >= 0)
     b.compute(name, phase, g, {x, c.weight(weight, j), c.weight(bias, j)}, {y});
   else
@@ -65,10 +66,10 @@ void linear(BlockBuilder& b, const Context& c, const char* name, Phase phase, Bu
 
 /// dx = dy W.
 void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, int weight, int j, BufferRef dx,
-                  int64_t out, int64_t in) {
-  b.compute(name, Phase::backward_input,
-            gemm(c.n.tokens, in, out, c.training().compute_dtype, c.act, false, false, false), {dy, c.weight(weight, j)},
-            {dx});
+                  int64_t out, int64_t in, int64_t pieces = 1) {
+  Compute g = gemm(c.n.tokens, in, out, c.training().compute_dtype, c.act, false, false, false);
+  g.pieces = g.launches = static_cast<uint16_t>(pieces);
+  b.compute(name, Phase::backward_input, g, {dy, c.weight(weight, j)}, {dx});
 }
 
 /// dW += dy^T x; db += column sums of dy.
@@ -162,8 +163,8 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
   const bool parallel = c.model_spec().parallel_block;
 
   norm_forward(b, c, "norm1", phase, in, id.norm1_gamma, id.norm1_beta, j, ref(l.norm1, j), ref(l.stats1, j));
-  BufferRef x = enter_region(b, c, ref(l.norm1, j), ref(t.norm1_full, j), phase);
-  linear(b, c, "qkv", phase, x, id.qkv, id.qkv_bias, j, ref(l.qkv, j), n.qkv, n.h);
+  BufferRef x = enter_region(b, c, ref(l.norm1, j), ref(t.norm1_full, j), phase, Beside::cut);
+  linear(b, c, "qkv", phase, x, id.qkv, id.qkv_bias, j, ref(l.qkv, j), n.qkv, n.h, gather_pieces(c));
   if (l.qk_stats.valid()) {
     const int64_t columns = (n.heads + n.kv_heads) * n.d, tile = n.tokens * columns * size_of(c.act);
     Compute op = streaming(Kernel::qk_norm_forward, c.act, n.tokens, columns, tile, tile, 6, 2);
@@ -176,16 +177,17 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     b.compute("rope", phase, rope(c, Kernel::rope_forward), {ref(l.qkv, j)}, {ref(l.qkv, j)});
   core_attention(b, c, l, j, phase, ref(l.attention, j));
   linear(b, c, "proj", phase, ref(l.attention, j), id.proj, -1, j, ref(t.projection, j), n.h, n.attention);
-  const BufferRef attended = leave_region(b, c, ref(t.projection, j), ref(t.projection_sum, j), phase);
+  const BufferRef attended = leave_region(b, c, ref(t.projection, j), ref(t.projection_sum, j), phase, Beside::cut);
   residual_forward(b, c, "residual1", phase, attended, in, id.proj_bias, j, ref(l.residual, j), l.residual_mask);
 
   BufferRef y = x;  // a parallel block with one norm feeds the MLP from norm1
   if (!one_norm) {
     norm_forward(b, c, "norm2", phase, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
                  ref(l.norm2, j), ref(l.stats2, j));
-    y = enter_region(b, c, ref(l.norm2, j), ref(t.norm2_full, j), phase);
+    y = enter_region(b, c, ref(l.norm2, j), ref(t.norm2_full, j), phase, Beside::cut);
   }
-  linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h);
+  linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h,
+         one_norm ? 1 : gather_pieces(c));
   {
     const int64_t e = size_of(c.act), in_bytes = n.tokens * n.fc1 * e, out_bytes = n.tokens * n.ffn * e;
     const int kernels = c.training().fused_kernels ? 1 : (id.fc1_bias >= 0 ? 2 : 1) + (c.model_spec().gated_mlp ? 1 : 0);
@@ -196,7 +198,7 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     b.compute("activation", phase, op, {ref(l.fc1, j)}, {ref(l.activation, j)});
   }
   linear(b, c, "fc2", phase, ref(l.activation, j), id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn);
-  const BufferRef mixed = leave_region(b, c, ref(t.fc2, j), ref(t.fc2_sum, j), phase);
+  const BufferRef mixed = leave_region(b, c, ref(t.fc2, j), ref(t.fc2_sum, j), phase, Beside::cut);
   residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), id.fc2_bias, j, out, l.output_mask);
 }
 
@@ -212,8 +214,9 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
 
   // MLP branch.
   BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
-  BufferRef d_full = enter_region(b, c, d, ref(t.branch_full, j), input);
-  linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn);
+  BufferRef d_full = enter_region(b, c, d, ref(t.branch_full, j), input, Beside::cut);
+  linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn,
+               gather_pieces(c));
   linear_weight(b, c, "fc2 wgrad", d_full, ref(l.activation, j), id.fc2, -1, j, n.h, n.ffn, 0);
   if (id.fc2_bias >= 0)  // added after the reduction: each rank sums its own rows
     b.compute("fc2 wgrad bias", Phase::backward_weight,
@@ -245,8 +248,9 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
 
   // Attention branch.
   d = residual_backward(b, c, "dropout1 backward", d_residual, l.residual_mask, j, ref(t.branch, j));
-  d_full = enter_region(b, c, d, ref(t.branch_full, j), input);
-  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention);
+  d_full = enter_region(b, c, d, ref(t.branch_full, j), input, Beside::cut);
+  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention,
+               gather_pieces(c));
   linear_weight(b, c, "proj wgrad", d_full, ref(l.attention, j), id.proj, -1, j, n.h, n.attention, 0);
   if (id.proj_bias >= 0)
     b.compute("proj wgrad bias", Phase::backward_weight,

@@ -232,6 +232,7 @@ struct Compute {
   bool transpose_a = false, transpose_b = false, accumulate = false, causal = false, gated = false;
   uint8_t function = 0;                // activation: wt::Activation; norm: wt::Norm
   uint16_t launches = 1;               // kernels that the host issues for it
+  uint16_t pieces = 1;                 // gemm: run as this many products of dims[0] / pieces rows (pipelined waits)
   GroupId group;                       // vocabulary shard, slice: whose coordinate decides
   double scalar = 0;                   // scale: the factor; dropout: the probability; norm: epsilon; attention: window
                                        // (0: none); adam: the norm to clip at (0: none)
@@ -280,10 +281,13 @@ struct Wait {
   enum class Kind : uint8_t {
     op,    // op `index` of this block (an index into Block::ops): in the same segment the instance `iterations_back`
            // iterations ago (none: no wait), in an earlier segment its last instance
-    tail   // everything issued before on stream `index`, in this invocation or an earlier one
+    tail,  // everything issued before on stream `index`, in this invocation or an earlier one
+    piece  // pipelined with op `index` of the same segment iteration, both cut along their rows in `pieces`: may start
+           // when that op has done its first piece (of equal times), and ends no earlier than one piece of its own after
+           // that op's end. An engine that cannot cut ops may treat it as `op`.
   };
   Kind kind = Kind::op;
-  uint32_t index = 0, iterations_back = 0;
+  uint32_t index = 0, iterations_back = 0, pieces = 0;
   bool operator==(const Wait&) const = default;
 };
 

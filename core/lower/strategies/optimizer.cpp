@@ -16,7 +16,7 @@ using plan::Wait;
 
 namespace {
 
-Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s), 0}; }
+Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
 
 Compute flat(Kernel kernel, DType dtype, int64_t elements, int64_t read, int64_t written, double flops) {
   Compute op = streaming(kernel, dtype, 1, elements, read, written, flops);

@@ -12,14 +12,14 @@ using plan::Wait;
 
 namespace {
 int64_t message_bytes(const Context& c) { return c.n.rows * c.n.h * size_of(c.act); }
-Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s), 0}; }
+Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
 
 void receive(BlockBuilder& b, const Context& c, const char* name, Phase phase, Stream stream, Direction from,
              plan::BufferRef into, bool blocking) {
   const plan::Receive body{from, message_bytes(c)};
   const uint32_t op = blocking ? b.op(name, phase, stream, body, {}, {into}, {tail(Stream::compute)})
                                : b.op(name, phase, stream, body, {}, {into});
-  b.before_next_compute({Wait::Kind::op, op, 0});
+  b.before_next_compute({Wait::Kind::op, op});
 }
 }  // namespace
 

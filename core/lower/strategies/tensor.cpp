@@ -10,16 +10,21 @@ namespace {
 int64_t bytes_of(const Context& c, plan::BufferRef r) { return c.plan.buffer(r.buffer).bytes().n; }
 }  // namespace
 
+int64_t gather_pieces(const Context& c) {
+  return c.strategy().tensor_overlap && c.n.sequence_parallel ? c.n.t : 1;  // ring exchange: one piece from each rank
+}
+
 plan::BufferRef enter_region(BlockBuilder& b, const Context& c, plan::BufferRef x, plan::BufferRef x_full,
-                             plan::Phase phase) {
+                             plan::Phase phase, Beside beside) {
   if (!c.n.sequence_parallel) return x;
   plan::Collective gather{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.tp, bytes_of(c, x_full)};
   b.op("tp all-gather", phase, plan::Stream::tensor, gather, {x}, {x_full});
+  if (beside == Beside::cut && gather_pieces(c) > 1) b.pipeline_next(static_cast<uint32_t>(gather_pieces(c)));
   return x_full;
 }
 
 plan::BufferRef leave_region(BlockBuilder& b, const Context& c, plan::BufferRef partial, plan::BufferRef sum,
-                             plan::Phase phase) {
+                             plan::Phase phase, Beside beside) {
   if (c.n.t == 1) return partial;
   if (!c.n.sequence_parallel) {
     plan::Collective reduce{plan::CollectiveKind::all_reduce, plan::Reduction::sum, c.act, c.tp, bytes_of(c, partial)};
@@ -28,6 +33,8 @@ plan::BufferRef leave_region(BlockBuilder& b, const Context& c, plan::BufferRef 
   }
   plan::Collective scatter{plan::CollectiveKind::reduce_scatter, plan::Reduction::sum, c.act, c.tp,
                            bytes_of(c, partial)};
+  constexpr uint32_t kScatterPieces = 4;  // Transformer Engine's default for pipelined reduce-scatter (facts MG-7)
+  if (beside == Beside::cut && c.strategy().tensor_overlap) b.pipeline_next(kScatterPieces);
   b.op("tp reduce-scatter", phase, plan::Stream::tensor, scatter, {partial}, {sum});
   return sum;
 }
