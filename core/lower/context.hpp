@@ -36,6 +36,7 @@ struct Parameter {
   bool tensor_duplicate = false;         // equal on all tensor ranks
   bool partial_over_tensor = false;      // with sequence parallelism each tensor rank has the gradient of its rows only
   int64_t elements = 0;
+  BufferId narrow, narrow_transposed;    // fp8 products: this step's 8-bit copies, as stored and transposed
 };
 
 /// Indices into Context::parameters; -1: the model has none.
@@ -51,11 +52,13 @@ struct ParameterIds {
 struct LayerBuffers {
   BufferId norm1, stats1, qkv, qk_stats, attention, lse, scores, probs, dropped, attention_mask, residual, residual_mask, norm2,
       stats2, fc1, activation, output_mask;
+  BufferId norm1_f8, attention_f8, norm2_f8, activation_f8;  // fp8 products: inputs kept for the weight gradient
 };
 
 /// Buffers that live within one layer of one invocation.
 struct TransientBuffers {
   BufferId norm1_full, norm2_full, projection, projection_sum, fc2, fc2_sum, flow;  // forward; flow: hidden, recomputed
+  BufferId norm1_full_f8, norm2_full_f8, branch_f8, branch_full_f8, d_fc1_f8, d_qkv_f8;
   BufferId branch, branch_full, d_activation, d_fc1, d_norm2_full, d_norm2, d_residual_norm, d_residual, d_attention,
       d_scores, d_probs, d_qkv, d_norm1_full, d_norm1, d_hidden_norm, d_hidden;  // backward; d_hidden: 0 .. layers
 };
@@ -82,7 +85,7 @@ struct ChunkPart {
   };
   std::vector<Bucket> buckets;           // bucket 0: the last parameters
   BlockId forward, forward_first, backward, backward_last;
-  BlockId load, build, master, moments, zero, reduce, tail, sum_squares, update, gather;
+  BlockId load, build, master, moments, narrow, zero, reduce, tail, sum_squares, update, gather;
 };
 
 struct Context {
@@ -117,6 +120,12 @@ struct Context {
   plan::BufferRef weight(int parameter, int layer_offset = 0) const {
     return {parameters[static_cast<size_t>(parameter)].weight, static_cast<int16_t>(layer_offset), 0};
   }
+  /// The weight as matrix products read it.
+  plan::BufferRef operand(int parameter, int layer_offset = 0) const {
+    const Parameter& q = parameters[static_cast<size_t>(parameter)];
+    return {q.narrow.valid() ? q.narrow : q.weight, static_cast<int16_t>(layer_offset), 0};
+  }
+  bool narrow() const { return job.training.compute_dtype == DType::f8; }
   plan::BufferRef gradient(int parameter, int layer_offset = 0) const {
     return {parameters[static_cast<size_t>(parameter)].gradient, static_cast<int16_t>(layer_offset), 0};
   }
@@ -160,7 +169,8 @@ void head_backward(BlockBuilder&, const Context&, const ChunkPart&);
 /// With hooks every layer (or checkpoint group) is a segment of its own, and the hooks add ops before or after it.
 struct LayerHooks {
   virtual ~LayerHooks() = default;
-  virtual void before_forward(BlockBuilder&, int64_t layer) = 0;
+  /// `layer` is `offset` layers after the first of the segment.
+  virtual void before_forward(BlockBuilder&, int64_t layer, int offset) = 0;
   virtual void after_backward(BlockBuilder&, int64_t layer) = 0;
 };
 void layers_forward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
@@ -185,6 +195,8 @@ std::optional<uint32_t> gather_bucket(BlockBuilder&, const Context&, const Chunk
 /// core/lower/strategies/optimizer.cpp: everything between the last backward and the next step, for one chunk and for
 /// the rank.
 void optimizer_blocks(Context&, ChunkPart&);
+/// fp8 products: the 8-bit weights of one layer, made once in a step.
+void narrow_layer(BlockBuilder&, const Context&, int offset);
 struct RankBlocks { BlockId setup, begin, norm; };
 RankBlocks rank_blocks(Context&);
 /// core/lower/strategies/setup.cpp: load, model, optimizer states.

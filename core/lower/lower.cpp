@@ -17,7 +17,8 @@ using plan::Wait;
 
 namespace {
 
-/// Gathers each bucket of weights just before the first layer that reads it; the next bucket is under way meanwhile.
+/// The first micro-batch under overlapped gathering: gathers each bucket of weights just before the first layer that reads
+/// it, with the next bucket under way meanwhile, and casts the weights for fp8 products.
 class GatherHooks final : public LayerHooks {
  public:
   GatherHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part), next_(part.buckets.size()) {}
@@ -27,7 +28,11 @@ class GatherHooks final : public LayerHooks {
     dispatch(b);
     if (part_.embedding) need(b, part_.buckets.size() - 1);
   }
-  void before_forward(BlockBuilder& b, int64_t layer) override {
+  void before_forward(BlockBuilder& b, int64_t layer, int offset) override {
+    if (part_.split_buckets) need_layer(b, layer);
+    if (c_.narrow()) narrow_layer(b, c_, offset);
+  }
+  void need_layer(BlockBuilder& b, int64_t layer) {
     size_t lowest = part_.buckets.size();
     for (size_t i = 0; i < part_.buckets.size(); ++i)
       for (const auto& m : part_.buckets[i].members)
@@ -62,7 +67,7 @@ class GatherHooks final : public LayerHooks {
 class ReduceHooks final : public LayerHooks {
  public:
   ReduceHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part) {}
-  void before_forward(BlockBuilder&, int64_t) override {}
+  void before_forward(BlockBuilder&, int64_t, int) override {}
   void after_backward(BlockBuilder& b, int64_t layer) override {
     while (next_ < part_.buckets.size() && ready(part_.buckets[next_], layer)) reduce_bucket(b, c_, part_, next_++);
   }
@@ -89,19 +94,19 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
   begin_block(b, c, blocking);
   if (first && !part.split_buckets) b.before_next_compute({Wait::Kind::tail, static_cast<uint32_t>(Stream::data)});
   GatherHooks gather(c, part);
-  const bool hooked = first && part.split_buckets;
+  const bool split = first && part.split_buckets;
   if (part.embedding) {
     b.segment(0);
-    if (hooked) gather.begin(b);
+    if (split) gather.begin(b);
     embedding_forward(b, c);
   } else {
     receive_input(b, c, blocking);
-    if (hooked) gather.begin(b);
+    if (split) gather.begin(b);
   }
-  layers_forward(b, c, part, hooked ? &gather : nullptr);
+  layers_forward(b, c, part, split || (first && c.narrow()) ? &gather : nullptr);
   if (part.head) {
     b.segment(part.layers);
-    if (hooked) gather.finish(b);
+    if (split) gather.finish(b);
     head_forward(b, c, part);
   } else {
     send_output(b, c, part);
@@ -209,6 +214,7 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   each(order, &ChunkPart::zero);
   const bool gathers = overlaps_gather(c.strategy());
   if (gathers && part(0).gather.valid()) order.push_back(of_chunk(part(0).gather, 0, 0));
+  each(order, &ChunkPart::narrow);
   for (const Slot& s : slots) {
     const ChunkPart& p = part(s.chunk);
     if (s.pass == Pass::forward) {

@@ -50,6 +50,14 @@ void zero_block(Context& c, ChunkPart& part, const std::string& name) {
   part.zero = c.add_block(b.finish());
 }
 
+void narrow_block(Context& c, ChunkPart& part, const std::string& name) {
+  if (!c.narrow() || part.layers == 0) return;
+  BlockBuilder b(c.plan, "cast weights " + name, part.id, BlockBuilder::Lifetimes::other);
+  b.segment(0, 1, part.layers);
+  narrow_layer(b, c, 0);
+  part.narrow = c.add_block(b.finish());
+}
+
 void tail_block(Context& c, ChunkPart& part, const std::string& name) {
   BlockBuilder b(c.plan, "finish gradients " + name, part.id, BlockBuilder::Lifetimes::other);
   b.segment(0);
@@ -146,10 +154,21 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
 
 }  // namespace
 
+void narrow_layer(BlockBuilder& b, const Context& c, int offset) {
+  for (size_t k = 0; k < c.parameters.size(); ++k) {
+    const Parameter& q = c.parameters[k];
+    if (!q.narrow.valid()) continue;
+    Compute op = flat(Kernel::cast, DType::f8, q.elements, q.elements * size_of(c.act), 2 * q.elements, 2);
+    b.compute("fp8 weights", Phase::optimizer, op, {c.weight(static_cast<int>(k), offset)},
+              {ref(q.narrow, offset), ref(q.narrow_transposed, offset)});
+  }
+}
+
 void optimizer_blocks(Context& c, ChunkPart& part) {
   const std::string name = c.plan.parts[part.id.v].name;
   using Lifetimes = BlockBuilder::Lifetimes;
   zero_block(c, part, name);
+  if (!(overlaps_gather(c.strategy()) && c.n.dp > 1)) narrow_block(c, part, name);
   if (!overlaps_reduce(c.strategy())) {
     BlockBuilder b(c.plan, "reduce " + name, part.id, Lifetimes::other);
     b.segment(-1);

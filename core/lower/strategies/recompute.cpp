@@ -72,7 +72,7 @@ void layers_forward(BlockBuilder& b, const Context& c, const ChunkPart& part, La
     }
     for (int64_t i = 0; i < r.count; ++i) {
       b.segment(r.first + i * step);
-      for (int64_t j = 0; j < step; ++j) hooks->before_forward(b, r.first + i * step + j);
+      for (int64_t j = 0; j < step; ++j) hooks->before_forward(b, r.first + i * step + j, static_cast<int>(j));
       body();
     }
   }

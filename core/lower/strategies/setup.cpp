@@ -29,6 +29,14 @@ void setup_blocks(Context& c, ChunkPart& part) {
       b.op("load weights", Phase::load, Stream::compute, plan::Join{}, {}, {ref(k.weight)});
       b.reserve_here(ref(k.weight));
     }
+    if (!c.narrow() || part.layers == 0) return;
+    b.segment(0, 1, part.layers);
+    b.op("fp8 weights", Phase::load, Stream::compute, plan::Join{}, {}, {});
+    for (const Parameter& q : c.parameters)
+      if (q.narrow.valid()) {
+        b.reserve_here(ref(q.narrow));
+        b.reserve_here(ref(q.narrow_transposed));
+      }
   });
   // Megatron and DDP allocate gradient buffers with the model; DeepSpeed's appear with the first backward.
   const bool late_gradients = c.strategy().data_parallel == DataParallel::zero1;
