@@ -62,7 +62,7 @@ void hash(Hasher& h, const Body& body) {
     for (int64_t d : c->dims) h.number(d);
     h.word(uint64_t{c->transpose_a} | uint64_t{c->transpose_b} << 1 | uint64_t{c->accumulate} << 2 |
            uint64_t{c->causal} << 3 | uint64_t{c->gated} << 4 | uint64_t{c->function} << 8 |
-           uint64_t{c->launches} << 16);
+           uint64_t{c->launches} << 16 | uint64_t{c->pieces} << 32);
     h.id(c->group);
     h.real(c->scalar);
     h.real(c->work.flops);
@@ -110,6 +110,7 @@ void hash(Hasher& h, const Block& b) {
       h.value_of(w.kind);
       h.word(w.index);
       h.word(w.iterations_back);
+      h.word(w.pieces);
     }
     for (const Range& range : {o.reads, o.writes, o.reserves, o.releases}) {
       h.word(range.count);

@@ -18,7 +18,7 @@ namespace wt::plan {
 namespace {
 
 constexpr int64_t kMostInvocations = 16 << 20;  // of all orders of a plan together
-constexpr int64_t kMostOps = 4 << 20;           // instances of one block
+constexpr int64_t kMostOps = 1 << 20;           // instances of one block
 constexpr int64_t kMostRanks = int64_t{1} << 31;
 constexpr int64_t kMostBytes = int64_t{1} << 60;  // of one buffer
 constexpr int64_t kAny = INT64_MAX;
@@ -617,6 +617,9 @@ bool Parser::compute(Compute& c) {
     } else if (accept("launches")) {
       if (!integer(v, 0, UINT16_MAX, "a number of launches")) return false;
       c.launches = static_cast<uint16_t>(v);
+    } else if (accept("pieces")) {
+      if (!integer(v, 0, UINT16_MAX, "a number of pieces")) return false;
+      c.pieces = static_cast<uint16_t>(v);
     } else if (accept("over")) {
       if (!known(c.group, groups_, plan_.groups, "group")) return false;
     } else if (accept("scalar")) {
@@ -696,12 +699,18 @@ bool Parser::waits(Block& b, Op& o) {
       w.kind = Wait::Kind::tail;
       w.index = static_cast<uint32_t>(s);
     } else {
-      if (!expect("op") || !integer(v, 0, kMostOps, "an op")) return false;
+      if (accept("piece")) w.kind = Wait::Kind::piece;
+      else if (!expect("op")) return false;
+      if (!integer(v, 0, kMostOps, "an op")) return false;
       w.index = static_cast<uint32_t>(v);
     }
     if (accept("back")) {
       if (!integer(v, 0, kMostOps, "iterations")) return false;
       w.iterations_back = static_cast<uint32_t>(v);
+    }
+    if (accept("pieces")) {
+      if (!integer(v, 0, UINT16_MAX, "a number of pieces")) return false;
+      w.pieces = static_cast<uint32_t>(v);
     }
     b.waits.push_back(w);
     ++o.waits.count;

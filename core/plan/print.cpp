@@ -149,6 +149,7 @@ void Printer::body(const Op& op) {
     if (c->gated) out_ += " gated";
     if (c->function) put(" function {}", c->function);
     if (c->launches != 1) put(" launches {}", c->launches);
+    if (c->pieces != 1) put(" pieces {}", c->pieces);
     if (c->group.valid()) {
       out_ += " over ";
       named(plan_.groups, c->group);
@@ -193,9 +194,10 @@ void Printer::op(const Block& b, size_t index) {
       if (w.index < kStreams) put(" wait tail {}", to_text(static_cast<Stream>(w.index)));
       else put(" wait tail ?{}", w.index);
     } else {
-      put(" wait op {}", w.index);
+      put(" wait {} {}", w.kind == Wait::Kind::piece ? "piece" : "op", w.index);
     }
     if (w.iterations_back) put(" back {}", w.iterations_back);
+    if (w.pieces) put(" pieces {}", w.pieces);
   }
   refs(b, o.reserves, " +", " +");
   refs(b, o.releases, " -", " -");

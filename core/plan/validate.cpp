@@ -287,6 +287,10 @@ void Structure::op(const Block& b, const Segment& s, size_t segment, size_t inde
   if (uint64_t{o.waits.begin} + o.waits.count > b.waits.size()) return add(where, "waits beyond the block's list");
   for (uint32_t i = 0; i < o.waits.count; ++i) {
     const Wait& w = b.waits[o.waits.begin + i];
+    if ((w.kind == Wait::Kind::piece) != (w.pieces > 0))
+      add(where, "a wait for op {} with {} pieces", w.index, w.pieces);
+    if (w.kind == Wait::Kind::piece && (w.iterations_back || (w.index < b.ops.size() && segment_of[w.index] != segment)))
+      add(where, "waits for a piece of op {}, which is not of the same segment and iteration", w.index);
     if (w.kind == Wait::Kind::tail) {
       if (w.index >= kStreams) add(where, "waits for stream {}", w.index);
       if (w.iterations_back) add(where, "waits for a tail {} iterations back", w.iterations_back);
