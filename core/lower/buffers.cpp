@@ -112,7 +112,8 @@ void make_parameters(Context& c) {
   auto shard = [&](uint8_t dim, int64_t blocks = 1) {
     return cut ? std::vector<plan::Shard>{{dim, c.tp, blocks}} : std::vector<plan::Shard>{};
   };
-  auto weight = [&](const char* name, std::vector<int64_t> shape, std::vector<plan::Shard> sh, bool layer, double scale) {
+  auto weight = [&](const char* name, std::vector<int64_t> shape, std::vector<plan::Shard> sh, bool layer,
+                    double scale) {
     return add_parameter(c, name, std::move(shape), std::move(sh), layer, Init::normal, scale);
   };
   auto zeros = [&](const char* name, int64_t size, std::vector<plan::Shard> sh, bool layer) {
@@ -176,7 +177,8 @@ struct Maker {
   Context& c;
   std::string suffix;
   Scope scope;
-  BufferId operator()(const char* name, Role role, DType dtype, std::vector<int64_t> shape, bool per_layer = true) const {
+  BufferId operator()(const char* name, Role role, DType dtype, std::vector<int64_t> shape,
+                      bool per_layer = true) const {
     Buffer b;
     b.name = name + suffix;
     b.role = role;
@@ -208,8 +210,7 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
   l.norm1 = wide("norm1_out", Role::activation, c.act, {n.rows, n.h});
   l.stats1 = make("norm1_stats", Role::activation, DType::f32, {n.rows, stats});
   l.qkv = make("qkv_out", Role::activation, c.act, {n.tokens, n.qkv});
-  if (m.qk_norm)
-    l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
+  if (m.qk_norm) l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
   l.attention = make("attention_out", Role::activation, c.act, {n.tokens, n.attention});
   if (c.job.strategy.attention == AttentionKernel::flash) {
     l.lse = core("attention_lse", Role::activation, DType::f32, {n.b * n.heads, n.s});
@@ -295,7 +296,8 @@ void make_activations(Context& c) {
     e.normed_embedding = mb("embedding_norm_in", Role::activation, c.act, {n.rows, n.h}, false);
     e.embedding_stats = mb("embedding_norm_stats", Role::activation, DType::f32, {n.rows, 2}, false);
   }
-  if (c.job.training.dropout) e.embedding_mask = mb("embedding_mask", Role::activation, DType::u8, {n.rows, n.h}, false);
+  if (c.job.training.dropout)
+    e.embedding_mask = mb("embedding_mask", Role::activation, DType::u8, {n.rows, n.h}, false);
   const int64_t stats = m.norm == Norm::layer_norm ? 2 : 1;
   e.final_norm = mb("final_norm_out", Role::activation, c.act, {n.rows, n.h}, false);
   e.final_stats = mb("final_norm_stats", Role::activation, DType::f32, {n.rows, stats}, false);

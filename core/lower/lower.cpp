@@ -58,8 +58,8 @@ class GatherHooks final : public LayerHooks {
   }
   const Context& c_;
   const ChunkPart& part_;
-  size_t next_;                               // buckets >= next_ are under way
-  size_t waited_ = part_.buckets.size();      // buckets >= waited_ are waited for
+  size_t next_;                           // buckets >= next_ are under way
+  size_t waited_ = part_.buckets.size();  // buckets >= waited_ are waited for
   std::optional<uint32_t> in_flight_;
 };
 
@@ -78,10 +78,10 @@ class ReduceHooks final : public LayerHooks {
  private:
   bool ready(const ChunkPart::Bucket& k, int64_t layer) const {
     return std::all_of(k.members.begin(), k.members.end(), [&](const auto& m) {
-      return m.layer >= layer || (m.layer < 0 && part_.head &&
-                                  (m.parameter == c_.id.final_gamma || m.parameter == c_.id.final_beta ||
-                                   m.parameter == c_.id.head_bias ||
-                                   (m.parameter == c_.id.head && c_.id.head != c_.id.embedding)));
+      return m.layer >= layer ||
+             (m.layer < 0 && part_.head &&
+              (m.parameter == c_.id.final_gamma || m.parameter == c_.id.final_beta || m.parameter == c_.id.head_bias ||
+               (m.parameter == c_.id.head && c_.id.head != c_.id.embedding)));
     });
   }
   const Context& c_;
@@ -184,8 +184,8 @@ Invocation of_rank(BlockId block) {
   return i;
 }
 
-plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_t>& parts, const std::vector<Slot>& slots,
-                           const RankBlocks& rank) {
+plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_t>& parts,
+                           const std::vector<Slot>& slots, const RankBlocks& rank) {
   plan::Program g;
   g.name = fmt::format("stage {}", pp);
   g.when = {AxisId{0}, {pp}};
@@ -193,7 +193,7 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   auto part = [&](int64_t chunk) -> const ChunkPart& { return c.parts[parts[static_cast<size_t>(chunk)]]; };
   for (int64_t k = 0; k < chunks; ++k) g.chunks.push_back(part(k).id);
 
-  auto each = [&](std::vector<Invocation>& out, BlockId ChunkPart::* block, bool backwards = false) {
+  auto each = [&](std::vector<Invocation>& out, BlockId ChunkPart::*block, bool backwards = false) {
     for (int64_t k = 0; k < chunks; ++k) {
       const int64_t chunk = backwards ? chunks - 1 - k : k;
       if (const BlockId id = part(chunk).*block; id.valid()) out.push_back(of_chunk(id, chunk, 0));
@@ -241,7 +241,8 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
 void note_assumptions(const JobSpec& job, std::vector<std::string>& out) {
   const auto& m = job.model;
   if (m.sliding_window > 0 && m.sliding_window < job.training.seq_len && (m.sliding_period != 1 || m.full_period != 0))
-    out.push_back(fmt::format("attention windows of {} tokens on some layers are planned as full attention", m.sliding_window));
+    out.push_back(
+        fmt::format("attention windows of {} tokens on some layers are planned as full attention", m.sliding_window));
   if (job.strategy.tensor > m.kv_heads)
     out.push_back(fmt::format("{} key/value heads are kept in {} copies over the tensor group", m.kv_heads,
                               job.strategy.tensor / m.kv_heads));
@@ -275,8 +276,8 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   std::vector<std::vector<int64_t>> first_layer(static_cast<size_t>(s.pipeline),
                                                 std::vector<int64_t>(static_cast<size_t>(s.virtual_stages)));
   int64_t next_layer = 0;
-  const bool megatron_buckets = s.data_parallel == DataParallel::megatron ||
-                                s.data_parallel == DataParallel::distributed_optimizer;
+  const bool megatron_buckets =
+      s.data_parallel == DataParallel::megatron || s.data_parallel == DataParallel::distributed_optimizer;
   for (int64_t g = 0; g < out.placement.stages(); ++g) {
     const auto slot = out.placement.slot(g);
     ChunkPart want;
@@ -304,8 +305,8 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   note_assumptions(job, out.assumptions);
   const RankBlocks rank = rank_blocks(c);
   for (int64_t pp = 0; pp < s.pipeline; ++pp) {
-    out.programs.push_back(make_program(c, pp, part_of[static_cast<size_t>(pp)],
-                                        orders.value()[static_cast<size_t>(pp)], rank));
+    out.programs.push_back(
+        make_program(c, pp, part_of[static_cast<size_t>(pp)], orders.value()[static_cast<size_t>(pp)], rank));
     out.programs.back().first_layer = first_layer[static_cast<size_t>(pp)];
   }
   return out;

@@ -38,7 +38,8 @@ Compute norm(const Context& c, Kernel kernel, int64_t rows) {
 void norm_forward(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int gamma, int beta,
                   int j, BufferRef y, BufferRef stats) {
   if (beta >= 0)
-    b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j), c.weight(beta, j)}, {y, stats});
+    b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j), c.weight(beta, j)},
+              {y, stats});
   else
     b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j)}, {y, stats});
 }
@@ -86,8 +87,8 @@ void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef
 /// dW += dy^T x; db += column sums of dy.
 void linear_weight(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int weight, int bias,
                    int j, int64_t out, int64_t in, int64_t bias_rows) {
-  b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, dtype(c, dy), c.grad, true, false, true),
-            {dy, x}, {c.gradient(weight, j)});
+  b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, dtype(c, dy), c.grad, true, false, true), {dy, x},
+            {c.gradient(weight, j)});
   if (bias >= 0 && bias_rows > 0) {
     const int64_t e = size_of(c.act);
     b.compute(std::string(name) + " bias", Phase::backward_weight,
@@ -201,11 +202,11 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     const BufferRef in2 = narrowed(b, c, phase, ref(l.norm2, j), ref(l.norm2_f8, j));
     y = enter_region(b, c, in2, ref(f8 ? t.norm2_full_f8 : t.norm2_full, j), phase, Beside::cut);
   }
-  linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h,
-         one_norm ? 1 : gather_pieces(c));
+  linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h, one_norm ? 1 : gather_pieces(c));
   {
     const int64_t e = size_of(c.act), in_bytes = n.tokens * n.fc1 * e, out_bytes = n.tokens * n.ffn * e;
-    const int kernels = c.training().fused_kernels ? 1 : (id.fc1_bias >= 0 ? 2 : 1) + (c.model_spec().gated_mlp ? 1 : 0);
+    const int kernels =
+        c.training().fused_kernels ? 1 : (id.fc1_bias >= 0 ? 2 : 1) + (c.model_spec().gated_mlp ? 1 : 0);
     Compute op = streaming(Kernel::activation_forward, c.act, n.tokens, n.ffn, kernels * in_bytes,
                            out_bytes + (kernels - 1) * in_bytes, 8, kernels);
     op.gated = c.model_spec().gated_mlp;
@@ -233,8 +234,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   const bool f8 = c.narrow();
   const BufferRef branch_full = ref(f8 ? t.branch_full_f8 : t.branch_full, j);
   BufferRef d_full = enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
-  linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn,
-               gather_pieces(c));
+  linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn, gather_pieces(c));
   linear_weight(b, c, "fc2 wgrad", d_full, ref(f8 ? l.activation_f8 : l.activation, j), id.fc2, -1, j, n.h, n.ffn, 0);
   if (id.fc2_bias >= 0)  // added after the reduction: each rank sums its own rows
     b.compute("fc2 wgrad bias", Phase::backward_weight,
@@ -269,9 +269,9 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   // Attention branch.
   d = residual_backward(b, c, "dropout1 backward", d_residual, l.residual_mask, j, ref(t.branch, j));
   d_full = enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
-  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention,
-               gather_pieces(c));
-  linear_weight(b, c, "proj wgrad", d_full, ref(f8 ? l.attention_f8 : l.attention, j), id.proj, -1, j, n.h, n.attention, 0);
+  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention, gather_pieces(c));
+  linear_weight(b, c, "proj wgrad", d_full, ref(f8 ? l.attention_f8 : l.attention, j), id.proj, -1, j, n.h, n.attention,
+                0);
   if (id.proj_bias >= 0)
     b.compute("proj wgrad bias", Phase::backward_weight,
               streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
@@ -282,8 +282,8 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   if (c.strategy().recompute.kind == RecomputeKind::selective)
     core_attention(b, c, l, j, Phase::recompute, ref(l.attention, j));
   if (l.lse.valid()) {
-    b.compute("attention backward", input, attention_backward(a), {d_attention, qkv, ref(l.attention, j), ref(l.lse, j)},
-              {d_qkv});
+    b.compute("attention backward", input, attention_backward(a),
+              {d_attention, qkv, ref(l.attention, j), ref(l.lse, j)}, {d_qkv});
   } else {
     const BufferRef probs = ref(l.probs, j), d_probs = ref(t.d_probs, j), d_scores = ref(t.d_scores, j);
     const BufferRef used = l.dropped.valid() ? ref(l.dropped, j) : probs;  // what multiplied v in forward
@@ -437,15 +437,15 @@ void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   b.compute("loss max", f, loss(Kernel::loss_max, wide, n.tokens * 4, 1, 1), {logits}, {max});
   if (n.t > 1)
     b.op("tp all-reduce loss", f, Stream::tensor,
-         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, c.tp, n.tokens * 4}, {max},
-         {max});
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, c.tp, n.tokens * 4},
+         {max}, {max});
   // Unfused: subtract, exponentiate and sum are passes of their own over the fp32 logits.
   b.compute("loss sums", f, loss(Kernel::loss_sums, fused ? wide : 3 * wide, fused ? 0 : 2 * wide, 4, fused ? 1 : 5),
             {logits, max, ref(e.labels)}, {sums});
   if (n.t > 1)
     b.op("tp all-reduce loss", f, Stream::tensor,
-         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.tp, n.tokens * 8}, {sums},
-         {sums});
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.tp, n.tokens * 8},
+         {sums}, {sums});
   b.compute("loss", f, loss(Kernel::loss_forward, n.tokens * 12, 4, 0, 3), {sums, max}, {ref(e.loss)});
 }
 
@@ -464,8 +464,8 @@ void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   BufferRef d_logits = logits;  // in place of what the forward kept
   b.compute("loss backward", input, op, {logits, ref(e.loss_max), ref(e.loss_sums), ref(e.labels)}, {d_logits});
   if (upcast) {
-    b.compute("logits cast backward", input,
-              streaming(Kernel::cast, c.act, n.tokens, n.vocab, elements * 4, narrow, 0), {logits}, {ref(e.d_logits)});
+    b.compute("logits cast backward", input, streaming(Kernel::cast, c.act, n.tokens, n.vocab, elements * 4, narrow, 0),
+              {logits}, {ref(e.d_logits)});
     d_logits = ref(e.d_logits);
   }
   const bool normed = c.has(id.final_gamma);
@@ -474,8 +474,7 @@ void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   const BufferRef d_hidden = ref(c.tmp.d_hidden);
   const bool direct = !normed && n.t == 1;
   linear_input(b, c, "logits dgrad", d_logits, id.head, 0, direct ? d_hidden : ref(e.d_final_full), n.vocab, n.h);
-  BufferRef d = direct ? d_hidden
-                       : leave_region(b, c, ref(e.d_final_full), normed ? ref(e.d_final) : d_hidden, input);
+  BufferRef d = direct ? d_hidden : leave_region(b, c, ref(e.d_final_full), normed ? ref(e.d_final) : d_hidden, input);
   linear_weight(b, c, "logits wgrad", d_logits, full, id.head, id.head_bias, 0, n.vocab, n.h, n.tokens);
   if (normed)
     norm_backward(b, c, "final norm backward", d, ref(e.hidden), id.final_gamma, id.final_beta, 0, ref(e.final_stats),

@@ -30,8 +30,7 @@ Refs gradients_of(const Context& c, const ChunkPart& part, Wanted wanted) {
   Refs refs;
   for (const auto& bucket : part.buckets)
     for (const auto& m : bucket.members)
-      if (wanted(m.parameter))
-        refs.push_back(c.gradient(m.parameter, static_cast<int>(std::max<int64_t>(m.layer, 0))));
+      if (wanted(m.parameter)) refs.push_back(c.gradient(m.parameter, static_cast<int>(std::max<int64_t>(m.layer, 0))));
   return refs;
 }
 
@@ -61,8 +60,8 @@ void narrow_block(Context& c, ChunkPart& part, const std::string& name) {
 void tail_block(Context& c, ChunkPart& part, const std::string& name) {
   BlockBuilder b(c.plan, "finish gradients " + name, part.id, BlockBuilder::Lifetimes::other);
   b.segment(0);
-  const Refs shared = gradients_of(
-      c, part, [&](int k) { return c.parameters[static_cast<size_t>(k)].partial_over_tensor; });
+  const Refs shared =
+      gradients_of(c, part, [&](int k) { return c.parameters[static_cast<size_t>(k)].partial_over_tensor; });
   if (!shared.empty()) {
     const int64_t n = bytes_of(c, shared);
     Compute flatten = streaming(Kernel::copy, c.grad, 1, n / size_of(c.grad), n, n, 0,
@@ -123,8 +122,8 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
     BufferRef g = ref(k.gradient_shard);
     int64_t gradient_size = size_of(c.grad);
     if (k.main_gradient.valid()) {
-      b.compute("gradients to fp32", Phase::optimizer,
-                flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0), {g}, {ref(k.main_gradient)});
+      b.compute("gradients to fp32", Phase::optimizer, flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0),
+                {g}, {ref(k.main_gradient)});
       g = ref(k.main_gradient);
       gradient_size = 4;
     }

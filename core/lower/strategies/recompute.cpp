@@ -15,7 +15,9 @@ using plan::Phase;
 namespace {
 
 /// Layers [first, first + group * count): `group` layers share one checkpoint; group 0: nothing is recomputed.
-struct Run { int64_t first, group, count; };
+struct Run {
+  int64_t first, group, count;
+};
 
 std::vector<Run> runs_of(const RecomputeSpec& r, int64_t layers) {
   std::vector<Run> runs;

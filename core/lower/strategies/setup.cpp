@@ -49,7 +49,8 @@ void setup_blocks(Context& c, ChunkPart& part) {
         zero(b, "fp32 gradients", Phase::optimizer_state, k.main_gradient);
       if (!k.master.valid()) continue;
       const plan::Buffer& m = c.plan.buffer(k.master);
-      plan::Compute cast = streaming(Kernel::cast, DType::f32, 1, m.elements(), m.elements() * size_of(c.act), m.bytes().n, 0);
+      plan::Compute cast =
+          streaming(Kernel::cast, DType::f32, 1, m.elements(), m.elements() * size_of(c.act), m.bytes().n, 0);
       cast.dims = {m.elements()};
       b.compute("master weights", Phase::optimizer_state, cast, {ref(k.weight_shard)}, {ref(k.master)});
       b.reserve_here(ref(k.master));
