@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/base/result.hpp"
@@ -12,6 +13,7 @@
 #include "core/trace/trace.hpp"
 #include "sim/collective/collective_cost.hpp"
 #include "sim/cost/compute_cost.hpp"
+#include "sim/price/pricing.hpp"
 
 namespace wt::sim {
 
@@ -23,29 +25,38 @@ struct Models {
 Result<Models> load_models(const ClusterSpec& cluster);
 
 struct SimulateOptions {
-  bool all_ranks = false;       // no folding
-  uint32_t steps = 1;           // steady steps after the warm one
-  trace::Sink* sink = nullptr;  // null: no trace; the fast path may summarise blocks
+  bool all_ranks = false;           // no folding
+  uint32_t steps = 1;               // steady steps after the warm one
+  trace::Sink* sink = nullptr;      // null: no trace; the fast path may summarise blocks
 };
 
 struct RankTime {
   uint32_t rank = 0, stands_for = 1;
-  Time end;  // of its last op
+  Time end;                         // of its last op, from the start of the last step
 };
 
 struct RunSummary {
-  Time step_time;              // steady: from the end of one step to the end of the next on the slowest rank
-  uint32_t critical_rank = 0;  // where the step ends
-  uint64_t ops = 0;            // op instances of the simulated ranks, summarised ones included
-  uint64_t events = 0;         // queue events
+  Time step_time;                   // steady: from the end of one step to the end of the next on the slowest rank
+  uint32_t critical_rank = 0;       // where the step ends
+  uint64_t ops = 0;                 // op instances of the simulated ranks, summarised ones included
+  uint64_t events = 0;              // queue events
   uint64_t ranks = 0, distinct_ranks = 0;
   double wall_seconds = 0;
   std::vector<RankTime> rank_times;
   std::vector<trace::FoldedRank> folded;
 };
 
+/// A warm step from time 0, then `steps` steady ones. Ranks flow from one step into the next without a barrier; a step
+/// starts when the one before has ended on the slowest rank. The sink receives the steady steps (0 .. steps - 1), each
+/// relative to its start: ops of ranks that are early have negative times.
 /// Errors: a plan that gets stuck names every stuck rank and op. `training` gives the host profile.
 Result<RunSummary> simulate(const plan::Plan&, const ClusterSpec&, const TrainingSpec& training, const Models&,
                             const SimulateOptions&);
+
+/// The same with any prices.
+Result<RunSummary> simulate(const plan::Plan&, const Pricing&, const SimulateOptions&);
+
+/// The models as prices; all arguments must outlive it.
+std::unique_ptr<Pricing> make_pricing(const ClusterSpec&, const TrainingSpec&, const Models&);
 
 }  // namespace wt::sim

@@ -1,0 +1,371 @@
+#include "sim/engine/rank_engine.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+#include "core/base/check.hpp"
+
+namespace wt::sim {
+namespace {
+
+// Tokens: kUnknown + stream. Every time lies below, so a maximum that holds a token is a token.
+constexpr int64_t kUnknown = int64_t{1} << 62;
+constexpr uint32_t kNone = UINT32_MAX;
+// Progress of slowed compute is counted in 1/kRate ps: a power of two that leaves room for 70 s in 63 bits.
+constexpr int64_t kRate = 1 << 16;
+constexpr size_t kFlushSpans = 512;
+
+int64_t max4(const int64_t* v, const std::array<uint16_t, 4>& w) {
+  return std::max(std::max(v[w[0]], v[w[1]]), std::max(v[w[2]], v[w[3]]));
+}
+
+int64_t one_piece(int64_t duration, int64_t pieces) { return (duration + pieces - 1) / pieces; }
+int64_t first_piece(const Pieces& p, int64_t begin, int64_t end) { return begin + one_piece(end - begin, p.out_pieces); }
+
+}  // namespace
+
+RankEngine::RankEngine(const plan::Plan& plan, const Pricing& pricing, const Fold& fold, const PricedPlan& priced)
+    : plan_(plan), pricing_(pricing), fold_(fold), priced_(priced) {
+  const uint32_t n = fold.units();
+  units_.resize(n);
+  for (uint32_t u = 0; u < n; ++u) units_[u].cls = priced.class_of[u];
+  times_.assign(size_t{n} * priced.row, 0);
+  posted_.resize(size_t{n} * plan::kStreams);
+  in_flight_.resize(n);
+  ends_.assign(n, 0);
+  spans_.resize(n);
+  rates_.assign(priced.computes.size() * priced.channels.size(), 0);
+
+  const size_t comms = priced.comms.size();
+  comm_of_.assign(n * comms, kNone);
+  comms_.resize(n * comms);
+  for (size_t c = 0; c < comms; ++c)
+    for (uint32_t u = 0; u < n; ++u) {
+      const uint32_t base = fold.groups[priced.comms[c].group.v].base[u];
+      if (base != UnitGroup::kNone) comm_of_[u * comms + c] = static_cast<uint32_t>(base * comms + c);
+    }
+
+  if (fold.message_bytes.empty()) return;
+  chunks_ = static_cast<uint32_t>(std::max<int64_t>(1, plan.placement.chunks));
+  port_.assign(size_t{n} * chunks_ * 4, kNone);
+  std::unordered_map<uint64_t, uint32_t> index;
+  for (uint32_t u = 0; u < n; ++u)
+    for (uint32_t chunk = 0; chunk < chunks_; ++chunk)
+      for (uint32_t port = 0; port < 4; ++port) {
+        const bool previous = port & 1, receives = port & 2;
+        const RankId rank{fold.rank_of[u]};
+        const auto peer = peer_of(plan, rank, chunk,
+                                  previous ? plan::Direction::previous_stage : plan::Direction::next_stage);
+        if (!peer) continue;
+        const uint32_t other = fold.unit_of(peer->rank);
+        const uint32_t from = receives ? other : u, to = receives ? u : other;
+        const bool backward = receives != previous;  // direction in which the message travels
+        const uint64_t key = (uint64_t{from} << 32 | to) << 1 | backward;
+        const auto [it, fresh] = index.try_emplace(key, static_cast<uint32_t>(channels_.size()));
+        port_[(size_t{u} * chunks_ + chunk) * 4 + port] = it->second;
+        if (!fresh) continue;
+        channels_.emplace_back();
+        channels_.back().from = from;
+        channels_.back().to = to;
+        for (int64_t bytes : fold.message_bytes)
+          message_time_.push_back(message_time(plan, pricing, bytes, receives ? peer->rank : rank,
+                                               receives ? rank : peer->rank).count_ps());
+      }
+}
+
+uint32_t RankEngine::rate(uint32_t row, uint32_t channels) {
+  uint32_t& r = rates_[row * priced_.channels.size() + channels - 1];
+  if (!r) {
+    const double slow = pricing_.slowdown(*priced_.computes[row], priced_.channels[channels - 1]);
+    WT_CHECK(slow >= 1 && slow <= kRate, "slowdown {}", slow);
+    r = static_cast<uint32_t>(std::llround(kRate / slow));
+  }
+  return r;
+}
+
+/// End of a kernel that starts at `ready`, exact over the stretches during which known collectives run beside it.
+int64_t RankEngine::beside_collectives(uint32_t u, const FlatOp& op, int64_t ready) {
+  std::vector<Interval>& intervals = in_flight_[u];
+  // Kernels of the compute stream start in order: what ended before this one concerns no later one.
+  std::erase_if(intervals, [&](const Interval& i) { return i.end <= ready; });
+  int64_t end = ready + op.duration;
+  if (!intervals.empty()) {
+    int64_t left = op.duration * kRate, at = ready;
+    while (true) {
+      int64_t speed = kRate, until = kUnknown;
+      for (const Interval& i : intervals) {
+        if (i.begin > at) {
+          until = std::min(until, i.begin);
+        } else if (i.end > at) {
+          until = std::min(until, i.end);
+          speed = std::min<int64_t>(speed, rate(op.aux, i.channels));
+        }
+      }
+      end = at + (left + speed - 1) / speed;
+      if (end <= until) break;
+      left -= (until - at) * speed;
+      at = until;
+    }
+  }
+  return end;
+}
+
+/// The same; a token if a collective that has not begun may still slow the kernel.
+int64_t RankEngine::compute_end(uint32_t u, const FlatOp& op, int64_t ready) {
+  Unit& unit = units_[u];
+  if (unit.released_end) return std::exchange(unit.released_end, 0);
+  const int64_t end = beside_collectives(u, op, ready);
+  if (unit.open_exposed)
+    for (uint8_t s = 0; s < plan::kStreams; ++s)
+      if (unit.open_exposed >> s & 1 && posted_[size_t{u} * plan::kStreams + s].ready < end) return kUnknown + s;
+  return end;
+}
+
+void RankEngine::stall(uint32_t u, int64_t token) { units_[u].stalled_on = token; }
+
+void RankEngine::post(uint32_t u, const FlatOp& op, const Pieces* pieces, int64_t ready, uint32_t span) {
+  Unit& unit = units_[u];
+  int64_t* const v = &times_[size_t{u} * priced_.row];
+  v[op.stream] = v[op.out] = kUnknown + op.stream;
+  if (pieces) v[pieces->first_out] = kUnknown + op.stream;
+  posted_[size_t{u} * plan::kStreams + op.stream] = {&op, pieces, ready, span};
+  ++unit.open;
+  if (op.channels) unit.open_exposed |= static_cast<uint8_t>(1u << op.stream);
+}
+
+void RankEngine::resolve(uint32_t u, uint8_t stream, int64_t begin, int64_t end) {
+  Unit& unit = units_[u];
+  int64_t* const v = &times_[size_t{u} * priced_.row];
+  const Posted& p = posted_[size_t{u} * plan::kStreams + stream];
+  const int64_t token = kUnknown + stream;
+  v[stream] = end;
+  if (v[p.op->out] == token) v[p.op->out] = end;
+  if (p.pieces && v[p.pieces->first_out] == token) v[p.pieces->first_out] = first_piece(*p.pieces, begin, end);
+  --unit.open;
+  if (p.op->channels) {
+    unit.open_exposed &= static_cast<uint8_t>(~(1u << stream));
+    in_flight_[u].push_back({begin, end, p.op->channels});
+  }
+  if (p.span != kNone) spans_[u][p.span].end_ps = end - origin_;
+  if (unit.stalled_on != token) return;
+  unit.stalled_on = 0;
+  if (unit.waits_for_overlap) {
+    unit.waits_for_overlap = false;
+    queue_.cancel(unit.release);
+  }
+  runnable_.push_back(u);
+}
+
+void RankEngine::flush(uint32_t u) {
+  if (spans_[u].empty()) return;
+  sink_->spans(fold_.rank_of[u], step_, spans_[u]);
+  spans_[u].clear();
+}
+
+template <bool kTrace>
+void RankEngine::run(uint32_t u) {
+  Unit& unit = units_[u];
+  int64_t* const v = &times_[size_t{u} * priced_.row];
+  const UnitClass& cls = priced_.classes[unit.cls];
+  const size_t comms = priced_.comms.size();
+
+  for (; unit.invocation < cls.order.size(); ++unit.invocation, unit.op = 0) {
+    const OrderEntry entry = cls.order[unit.invocation];
+    const FlatBlock& block = priced_.blocks[entry.block];
+    const FlatOp* const first = block.ops.data();
+    const FlatOp* const last = first + block.ops.size();
+    for (const FlatOp* o = first + unit.op; o != last; ++o) {
+      const int64_t host = v[kHost] + o->issue;
+      const int64_t ready = std::max(std::max(host, v[o->stream]), max4(v, o->waits));
+      if (ready >= kUnknown) [[unlikely]] {
+        unit.op = static_cast<uint32_t>(o - first);
+        return stall(u, ready);
+      }
+      // `begin`: of the work, once every member is there; a span begins when this side is ready.
+      int64_t begin = ready, end = 0;
+      const Pieces* const pieces = o->in_pieces ? &block.pieces[static_cast<size_t>(o - first)] : nullptr;
+      const int64_t floor = pieces ? v[pieces->floor] + one_piece(o->duration, pieces->floor_pieces) : 0;
+      switch (o->kind) {
+        case OpKind::plain:
+        case OpKind::merge:
+          end = std::max(ready + o->duration, floor);
+          break;
+        case OpKind::compute:
+          if (in_flight_[u].empty() && !unit.open_exposed && !unit.released_end) [[likely]] {
+            end = ready + o->duration;
+          } else {
+            end = compute_end(u, *o, ready);
+            if (end >= kUnknown) {
+              unit.op = static_cast<uint32_t>(o - first);
+              unit.waits_for_overlap = true;
+              unit.release = queue_.schedule(Time::ps(ready), 0, u);
+              return stall(u, end);
+            }
+          }
+          end = std::max(end, floor);
+          break;
+        case OpKind::local_collective:
+          end = std::max(ready + o->duration, floor);
+          if (o->channels) in_flight_[u].push_back({ready, end, o->channels});
+          break;
+        case OpKind::host_wait:
+          end = ready;
+          break;
+        case OpKind::collective: {
+          Comm& comm = comms_[comm_of_[u * comms + o->aux]];
+          comm.latest = std::max(comm.latest, ready);
+          comm.duration = std::max(comm.duration, o->duration);
+          comm.floor = std::max(comm.floor, floor);
+          const UnitGroup& group = fold_.groups[priced_.comms[o->aux].group.v];
+          if (++comm.arrived < group.size) {
+            begin = kUnknown;
+            break;
+          }
+          begin = comm.latest;
+          end = std::max(begin + comm.duration, comm.floor);
+          const uint32_t base = group.base[u];
+          for (uint32_t offset : group.offsets)
+            if (base + offset != u) resolve(base + offset, o->stream, begin, end);
+          comm = {};
+          if (o->channels) in_flight_[u].push_back({begin, end, o->channels});
+          break;
+        }
+        case OpKind::send:
+        case OpKind::receive: {
+          const uint32_t chunk = entry.chunk[MessageAux::binding(o->aux)];
+          const uint32_t at = port_[(size_t{u} * chunks_ + chunk) * 4 + MessageAux::port(o->aux)];
+          WT_CHECK(at != kNone, "rank {} has no peer for chunk {} in '{}'", fold_.rank_of[u], chunk,
+                   plan_.block(block.block).name);
+          Channel& channel = channels_[at];
+          const bool receives = o->kind == OpKind::receive;
+          const uint32_t size = MessageAux::size(o->aux);
+          if (channel.count == 0 || channel.receives_wait == receives) {
+            WT_CHECK(channel.count < channel.waiting.size());
+            channel.receives_wait = receives;
+            channel.waiting[channel.count++] = {ready, size, o->stream};
+            begin = kUnknown;
+            break;
+          }
+          const Channel::Waiting other = channel.waiting[0];
+          std::copy(channel.waiting.begin() + 1, channel.waiting.begin() + channel.count, channel.waiting.begin());
+          --channel.count;
+          begin = std::max(ready, other.ready);
+          end = begin + message_time_[at * fold_.message_bytes.size() + (receives ? other.size : size)];
+          resolve(receives ? channel.from : channel.to, other.stream, begin, end);
+          break;
+        }
+      }
+      v[kHost] = host;
+      if (begin == kUnknown) [[unlikely]] {
+        uint32_t span = kNone;
+        if constexpr (kTrace) {
+          span = static_cast<uint32_t>(spans_[u].size());
+          spans_[u].push_back({unit.invocation, o->instance, ready - origin_, 0});
+        }
+        post(u, *o, pieces, ready, span);
+        continue;
+      }
+      if (o->kind == OpKind::host_wait) v[kHost] = end;
+      v[o->stream] = end;
+      v[o->out] = end;
+      if (pieces) v[pieces->first_out] = first_piece(*pieces, begin, end);
+      if constexpr (kTrace)
+        if (o->kind != OpKind::merge)
+          spans_[u].push_back({unit.invocation, o->instance, ready - origin_, end - origin_});
+    }
+    if constexpr (kTrace)
+      if (unit.open == 0 && spans_[u].size() >= kFlushSpans) flush(u);
+  }
+  // The step ends when its last op is known. No unit needs another's next step for that, so this cannot block.
+  const int64_t end = *std::max_element(v, v + plan::kStreams);
+  if (end >= kUnknown) return stall(u, end);
+  ends_[u] = std::max(end, v[kHost]);
+  if constexpr (kTrace) flush(u);
+  ++done_;
+}
+
+bool RankEngine::release_earliest() {
+  const auto first = queue_.next();
+  if (!first) return false;
+  while (queue_.next() == first) {
+    const uint32_t u = queue_.pop()->payload;
+    Unit& unit = units_[u];
+    const OrderEntry entry = priced_.classes[unit.cls].order[unit.invocation];
+    // Now, not when the unit runs: what the others of this batch resolve must not matter.
+    unit.released_end = beside_collectives(u, priced_.blocks[entry.block].ops[unit.op], first->count_ps());
+    unit.waits_for_overlap = false;
+    unit.stalled_on = 0;
+    runnable_.push_back(u);
+  }
+  return true;
+}
+
+Status RankEngine::run_step(uint32_t step, trace::Sink* sink, int64_t origin) {
+  step_ = step;
+  sink_ = sink;
+  origin_ = origin;
+  done_ = 0;
+  queue_ = {};
+  for (uint32_t u = fold_.units(); u-- > 0;) {
+    units_[u].invocation = units_[u].op = 0;
+    runnable_.push_back(u);
+  }
+  while (done_ < fold_.units()) {
+    while (!runnable_.empty()) {
+      const uint32_t u = runnable_.back();
+      runnable_.pop_back();
+      if (sink) run<true>(u);
+      else run<false>(u);
+    }
+    if (done_ < fold_.units() && !release_earliest()) return describe_stuck();
+  }
+  for (const Unit& unit : units_) ops_ += priced_.classes[unit.cls].instances;
+  events_ += queue_.popped();
+  return ok_status();
+}
+
+// ---------------------------------------------------------------------------------------------------- stuck plans
+
+std::string RankEngine::describe(uint32_t u) const {
+  const Unit& unit = units_[u];
+  const UnitClass& cls = priced_.classes[unit.cls];
+  if (unit.invocation >= cls.order.size()) return "the end of the step";
+  const plan::Invocation& invocation =
+      plan_.programs[cls.program.v].steps[0].order[unit.invocation];
+  const FlatBlock& flat = priced_.blocks[cls.order[unit.invocation].block];
+  std::string text;
+  // A merge belongs to the op behind it.
+  uint32_t at = unit.op;
+  while (at + 1 < flat.ops.size() && flat.ops[at].kind == OpKind::merge) ++at;
+  const uint32_t wanted = flat.ops[at].instance;
+  for_each_op(plan_.block(invocation.block), [&](const plan::Op& op, uint32_t, int64_t layer, uint32_t instance) {
+    if (instance != wanted) return;
+    text = fmt::format("op {} '{}'", instance, op.name);
+    if (layer >= 0) text += fmt::format(" of layer {}", layer);
+  });
+  text += fmt::format(" of invocation {} '{}'", unit.invocation, plan_.block(invocation.block).name);
+  for (uint32_t b = 0; b < invocation.bindings; ++b)
+    text += fmt::format(" (chunk {}, micro-batch {})", invocation.binding[b].chunk, invocation.binding[b].micro_batch);
+  return text;
+}
+
+Diagnostics RankEngine::describe_stuck() const {
+  Diagnostics out;
+  for (uint32_t u = 0; u < fold_.units(); ++u) {
+    const Unit& unit = units_[u];
+    if (unit.stalled_on < kUnknown) continue;
+    const auto stream = static_cast<plan::Stream>(unit.stalled_on - kUnknown);
+    std::string where = fmt::format("rank {}", fold_.rank_of[u]);
+    if (fold_.stands_for > 1) where += fmt::format(" and {} ranks like it", fold_.stands_for - 1);
+    out.push_back({where, fmt::format("stuck before {}: waits for the {} stream", describe(u), to_text(stream)),
+                   "an op posted there never meets its partner"});
+  }
+  return out;
+}
+
+}  // namespace wt::sim

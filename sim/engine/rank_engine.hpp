@@ -1,0 +1,110 @@
+// Runs priced programs: streams, matching of sends and receives, collectives, overlap slowdown. Not a model of anything.
+//
+// A unit is evaluated in issue order as far as it can go; an op whose end is not known yet leaves a *token* in its place
+// (a number above every time), and a unit that needs it stalls until it is resolved. Which unit runs next changes no
+// time: every end is a maximum of other ends plus a constant. The one thing that needs the queue is a kernel that a
+// collective not yet begun may slow down: it waits for the collective, and if nothing else can advance, the earliest
+// such kernels are released undisturbed (all of that time at once, so folding cannot change the outcome).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/result.hpp"
+#include "core/plan/plan.hpp"
+#include "core/trace/trace.hpp"
+#include "sim/engine/event_engine.hpp"
+#include "sim/fold/fold.hpp"
+#include "sim/price/priced_program.hpp"
+#include "sim/price/pricing.hpp"
+
+namespace wt::sim {
+
+class RankEngine {
+ public:
+  /// All arguments must outlive the engine.
+  RankEngine(const plan::Plan&, const Pricing&, const Fold&, const PricedPlan&);
+
+  /// One step of every unit from where the last one ended. With a sink, spans count from `origin` (ps). Errors: every
+  /// stuck rank with its op and what it waits for; the engine must not be used after.
+  Status run_step(uint32_t step, trace::Sink* sink, int64_t origin);
+
+  /// [unit] end of the last op of the last step, ps.
+  const std::vector<int64_t>& ends() const { return ends_; }
+  uint64_t ops() const { return ops_; }
+  uint64_t events() const { return events_; }
+
+ private:
+  struct Interval {  // a collective that runs beside later compute
+    int64_t begin = 0, end = 0;
+    uint32_t channels = 0;
+  };
+  struct Unit {
+    uint32_t invocation = 0, op = 0;  // next: position in the order, index into FlatBlock::ops
+    uint32_t cls = 0;
+    uint8_t open = 0;                 // ops posted and not resolved
+    uint8_t open_exposed = 0;         // bit of each stream whose posted collective may slow later compute
+    bool waits_for_overlap = false;
+    int64_t stalled_on = 0;           // a token; 0: not stalled
+    int64_t released_end = 0;         // of the next op, a kernel released undisturbed; 0: none
+    EventEngine<uint32_t>::Handle release;
+  };
+  struct Posted {  // the one unresolved op of a stream
+    const FlatOp* op = nullptr;
+    const Pieces* pieces = nullptr;
+    int64_t ready = 0;
+    uint32_t span = 0;
+  };
+  struct Comm {  // one communicator: its collectives come one at a time
+    int64_t latest = 0, duration = 0, floor = 0;  // of those that have arrived: ready, price, earliest end
+    uint32_t arrived = 0;
+  };
+  struct Channel {  // messages from one unit to another in one direction; only one side can be ahead
+    struct Waiting { int64_t ready; uint32_t size; uint8_t stream; };
+    std::array<Waiting, plan::kStreams> waiting{};
+    uint8_t count = 0;
+    bool receives_wait = false;
+    uint32_t from = 0, to = 0;
+  };
+
+  template <bool kTrace>
+  void run(uint32_t unit);
+  void post(uint32_t unit, const FlatOp& op, const Pieces* pieces, int64_t ready, uint32_t span);
+  void resolve(uint32_t unit, uint8_t stream, int64_t begin, int64_t end);
+  int64_t beside_collectives(uint32_t unit, const FlatOp& op, int64_t ready);
+  int64_t compute_end(uint32_t unit, const FlatOp& op, int64_t ready);
+  uint32_t rate(uint32_t row, uint32_t channels);
+  void stall(uint32_t unit, int64_t token);
+  bool release_earliest();
+  void flush(uint32_t unit);
+  Diagnostics describe_stuck() const;
+  std::string describe(uint32_t unit) const;
+
+  const plan::Plan& plan_;
+  const Pricing& pricing_;
+  const Fold& fold_;
+  const PricedPlan& priced_;
+  uint32_t chunks_ = 1;
+
+  std::vector<Unit> units_;
+  std::vector<int64_t> times_;             // [unit * row]
+  std::vector<Posted> posted_;             // [unit * kStreams]
+  std::vector<std::vector<Interval>> in_flight_;  // [unit], at most a few
+  std::vector<uint32_t> comm_of_;          // [unit * comms] index into comms_
+  std::vector<Comm> comms_;
+  std::vector<uint32_t> port_;             // [(unit * chunks + chunk) * 4 + port] channel
+  std::vector<Channel> channels_;
+  std::vector<int64_t> message_time_;      // [channel * sizes + size]
+  std::vector<uint32_t> rates_;            // [row * channel classes + class - 1]; 0: not asked yet
+  std::vector<uint32_t> runnable_;         // a stack: those just woken run first, their data is still in the cache
+  std::vector<std::vector<trace::Span>> spans_;  // [unit]
+  std::vector<int64_t> ends_;
+  EventEngine<uint32_t> queue_;
+  trace::Sink* sink_ = nullptr;
+  uint32_t step_ = 0, done_ = 0;
+  int64_t origin_ = 0;
+  uint64_t ops_ = 0, events_ = 0;
+};
+
+}  // namespace wt::sim

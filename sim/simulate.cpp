@@ -1,0 +1,83 @@
+#include "sim/simulate.hpp"
+
+#include <algorithm>
+
+namespace wt::sim {
+namespace {
+
+/// The models' answers for one cluster and host profile.
+class ModelPricing final : public Pricing {
+ public:
+  ModelPricing(const ClusterSpec& cluster, const TrainingSpec& training, const Models& models)
+      : cluster_(cluster), models_(models), issue_(models.compute.host_issue(training)) {}
+
+  Time compute(const plan::Compute& op) const override { return models_.compute.estimate(op).time; }
+
+  /// Host memory over the device's own link; NVMe drives are shared by the devices of a node.
+  Time copy(const plan::Copy& op) const override {
+    const NodeSpec& node = cluster_.node;
+    auto over = [&](BytesPerSecond rate) {
+      return rate.n > 0 ? Time::from_seconds(static_cast<double>(op.bytes) / rate.n) : Time();
+    };
+    const BytesPerSecond shared_read{node.nvme_read.n / static_cast<double>(std::max<int64_t>(1, node.devices))};
+    const BytesPerSecond shared_write{node.nvme_write.n / static_cast<double>(std::max<int64_t>(1, node.devices))};
+    if (op.from == plan::Space::nvme) return over(shared_read);
+    if (op.to == plan::Space::nvme) return over(shared_write);
+    if (op.from == plan::Space::device && op.to == plan::Space::device) {
+      const double rate = cluster_.device.memory_bandwidth.n;  // read and written
+      return over({rate / 2});
+    }
+    return over(node.host_copy_bandwidth.n > 0 ? node.host_copy_bandwidth : node.pcie_bandwidth);
+  }
+
+  CollectivePrice collective(const plan::Collective& op, const GroupShape& shape) const override {
+    const CollectiveEstimate e =
+        models_.collective.estimate(op.kind, op.reduction, op.dtype, op.bytes, shape);
+    return {e.time, e.channels};
+  }
+  Time message(int64_t bytes, RankId from, RankId to, int64_t concurrent) const override {
+    return models_.collective.estimate_message(bytes, from, to, concurrent).time;
+  }
+  GroupShape shape_of(std::span<const RankId> members) const override {
+    return models_.collective.shape_of(members);
+  }
+  double slowdown(const plan::Compute& op, int64_t channels) const override {
+    return models_.compute.slowdown_beside_collective(op, channels);
+  }
+  Time device_gap() const override { return models_.compute.device_gap(); }
+  Time kernel_issue() const override { return issue_; }
+  Time transfer_issue() const override { return issue_; }
+  MachineCells cells() const override {
+    const NodeSpec& node = cluster_.node;
+    return {node.devices, node.scale_up.domain ? node.scale_up.domain : node.devices,
+            cluster_.fabric.nodes_per_leaf * node.devices};
+  }
+
+ private:
+  const ClusterSpec& cluster_;
+  const Models& models_;
+  Time issue_;
+};
+
+}  // namespace
+
+Result<Models> load_models(const ClusterSpec& cluster) {
+  Result<ComputeCost> compute = ComputeCost::load(cluster.device);
+  Result<CollectiveCost> collective = CollectiveCost::load(cluster);
+  Diagnostics errors;
+  if (!compute) errors.insert(errors.end(), compute.errors().begin(), compute.errors().end());
+  if (!collective) errors.insert(errors.end(), collective.errors().begin(), collective.errors().end());
+  if (!errors.empty()) return errors;
+  return Models{std::move(compute.value()), std::move(collective.value())};
+}
+
+std::unique_ptr<Pricing> make_pricing(const ClusterSpec& cluster, const TrainingSpec& training, const Models& models) {
+  return std::make_unique<ModelPricing>(cluster, training, models);
+}
+
+Result<RunSummary> simulate(const plan::Plan& plan, const ClusterSpec& cluster, const TrainingSpec& training,
+                            const Models& models, const SimulateOptions& options) {
+  return simulate(plan, ModelPricing(cluster, training, models), options);
+}
+
+}  // namespace wt::sim
