@@ -25,21 +25,21 @@ struct Models {
 Result<Models> load_models(const ClusterSpec& cluster);
 
 struct SimulateOptions {
-  bool all_ranks = false;           // no folding
-  uint32_t steps = 1;               // steady steps after the warm one
-  trace::Sink* sink = nullptr;      // null: no trace; the fast path may summarise blocks
+  bool all_ranks = false;       // no folding
+  uint32_t steps = 1;           // steady steps after the warm one
+  trace::Sink* sink = nullptr;  // null: no trace; the fast path may summarise blocks
 };
 
 struct RankTime {
   uint32_t rank = 0, stands_for = 1;
-  Time end;                         // of its last op, from the start of the last step
+  Time end;  // of its last op, from the start of the last step
 };
 
 struct RunSummary {
-  Time step_time;                   // steady: from the end of one step to the end of the next on the slowest rank
-  uint32_t critical_rank = 0;       // where the step ends
-  uint64_t ops = 0;                 // op instances of the simulated ranks, summarised ones included
-  uint64_t events = 0;              // queue events
+  Time step_time;              // steady: from the end of one step to the end of the next on the slowest rank
+  uint32_t critical_rank = 0;  // where the step ends
+  uint64_t ops = 0;            // op instances of the simulated ranks, summarised ones included
+  uint64_t events = 0;         // queue events
   uint64_t ranks = 0, distinct_ranks = 0;
   double wall_seconds = 0;
   std::vector<RankTime> rank_times;

@@ -5,14 +5,28 @@
 
 namespace wt {
 
-std::string data_directory() {
-  if (const char* set = std::getenv("WINDTUNNEL_DATA"); set && *set) return set;
+namespace fs = std::filesystem;
+
+std::vector<std::string> data_roots() {
+  std::vector<std::string> out;
   std::error_code ignored;
-#ifdef WT_DATA_DIRECTORY
-  if (std::filesystem::is_directory(WT_DATA_DIRECTORY, ignored)) return WT_DATA_DIRECTORY;
+  auto add = [&](const fs::path& p) {
+    if (!p.empty() && fs::is_directory(p, ignored)) out.push_back(p.string());
+  };
+  if (const char* set = std::getenv("WINDTUNNEL_DATA")) add(set);
+  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
+  if (!self.empty()) add(self.parent_path().parent_path() / "share" / "windtunnel");
+#ifdef WT_SOURCE_DATA
+  add(WT_SOURCE_DATA);
 #endif
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
-  return (program.parent_path().parent_path() / "share" / "windtunnel" / "data").string();
+  return out;
+}
+
+std::string data_directory() {
+  std::error_code ignored;
+  for (const std::string& root : data_roots())
+    if (fs::path data = fs::path(root) / "data"; fs::is_directory(data, ignored)) return data.string();
+  return "data";
 }
 
 }  // namespace wt

@@ -31,9 +31,18 @@ class [[nodiscard]] Result {
 
   bool ok() const { return s_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  T& value() { WT_CHECK(ok(), "{}", to_text(std::get<1>(s_))); return std::get<0>(s_); }
-  const T& value() const { WT_CHECK(ok(), "{}", to_text(std::get<1>(s_))); return std::get<0>(s_); }
-  const Diagnostics& errors() const { WT_CHECK(!ok()); return std::get<1>(s_); }
+  T& value() {
+    WT_CHECK(ok(), "{}", to_text(std::get<1>(s_)));
+    return std::get<0>(s_);
+  }
+  const T& value() const {
+    WT_CHECK(ok(), "{}", to_text(std::get<1>(s_)));
+    return std::get<0>(s_);
+  }
+  const Diagnostics& errors() const {
+    WT_CHECK(!ok());
+    return std::get<1>(s_);
+  }
 
  private:
   std::variant<T, Diagnostics> s_;

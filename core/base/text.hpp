@@ -32,5 +32,4 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
 /// True when the bytes are well-formed UTF-8 (no overlong forms, no surrogates).
 bool is_utf8(std::string_view bytes);
 
-
 }  // namespace wt

@@ -25,8 +25,14 @@ class Time {
 
   friend constexpr Time operator+(Time a, Time b) { return Time(a.ps_ + b.ps_); }
   friend constexpr Time operator-(Time a, Time b) { return Time(a.ps_ - b.ps_); }
-  constexpr Time& operator+=(Time b) { ps_ += b.ps_; return *this; }
-  constexpr Time& operator-=(Time b) { ps_ -= b.ps_; return *this; }
+  constexpr Time& operator+=(Time b) {
+    ps_ += b.ps_;
+    return *this;
+  }
+  constexpr Time& operator-=(Time b) {
+    ps_ -= b.ps_;
+    return *this;
+  }
   constexpr auto operator<=>(const Time&) const = default;
 
  private:

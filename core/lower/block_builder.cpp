@@ -144,7 +144,7 @@ void BlockBuilder::close_segment() {
   auto by_op = [](const auto& a, const auto& b) { return a.first < b.first; };
   std::stable_sort(reserves.begin(), reserves.end(), by_op);
   std::stable_sort(releases.begin(), releases.end(), by_op);
-  auto assign = [&](const std::vector<std::pair<uint32_t, BufferRef>>& list, Range Op::* range) {
+  auto assign = [&](const std::vector<std::pair<uint32_t, BufferRef>>& list, Range Op::*range) {
     for (size_t i = 0; i < list.size();) {
       Op& o = block_.ops[list[i].first];
       (o.*range).begin = static_cast<uint32_t>(block_.refs.size());

@@ -31,8 +31,9 @@ class BlockBuilder {
   void segment(int64_t first_layer, int64_t layer_step = 0, int64_t iterations = 1);
 
   /// Returns the index of the op. `extra` waits come on top of those the rules give.
-  uint32_t op(std::string_view name, plan::Phase, plan::Stream, plan::Body, std::initializer_list<plan::BufferRef> reads,
-              std::initializer_list<plan::BufferRef> writes, std::initializer_list<plan::Wait> extra = {});
+  uint32_t op(std::string_view name, plan::Phase, plan::Stream, plan::Body,
+              std::initializer_list<plan::BufferRef> reads, std::initializer_list<plan::BufferRef> writes,
+              std::initializer_list<plan::Wait> extra = {});
   uint32_t op(std::string_view name, plan::Phase, plan::Stream, plan::Body, std::span<const plan::BufferRef> reads,
               std::span<const plan::BufferRef> writes, std::span<const plan::Wait> extra = {});
 
@@ -68,7 +69,11 @@ class BlockBuilder {
   std::vector<plan::Wait> pending_;
   uint32_t pieces_ = 0;
   Refs discarded_;
-  struct Explicit { uint32_t op; plan::BufferRef ref; bool reserve; };
+  struct Explicit {
+    uint32_t op;
+    plan::BufferRef ref;
+    bool reserve;
+  };
   std::vector<Explicit> explicit_;
 };
 

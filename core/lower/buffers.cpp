@@ -85,8 +85,20 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
   g.dtype = c.grad;
   g.init = Init::none;
   g.init_scale = 0;
-  q.weight = c.add_buffer(std::move(w));
+  q.weight = c.add_buffer(w);
   q.gradient = c.add_buffer(std::move(g));
+  const bool product = per_layer && w.shape.size() == 2;
+  if (c.narrow() && product) {
+    w.view = false;
+    w.role = Role::copy;
+    w.dtype = DType::f8;
+    w.init = Init::none;
+    w.init_scale = 0;
+    w.name = name + ".f8";
+    q.narrow = c.add_buffer(w);
+    w.name = name + ".f8t";
+    q.narrow_transposed = c.add_buffer(std::move(w));
+  }
   c.parameters.push_back(std::move(q));
   return static_cast<int>(c.parameters.size() - 1);
 }
@@ -100,7 +112,8 @@ void make_parameters(Context& c) {
   auto shard = [&](uint8_t dim, int64_t blocks = 1) {
     return cut ? std::vector<plan::Shard>{{dim, c.tp, blocks}} : std::vector<plan::Shard>{};
   };
-  auto weight = [&](const char* name, std::vector<int64_t> shape, std::vector<plan::Shard> sh, bool layer, double scale) {
+  auto weight = [&](const char* name, std::vector<int64_t> shape, std::vector<plan::Shard> sh, bool layer,
+                    double scale) {
     return add_parameter(c, name, std::move(shape), std::move(sh), layer, Init::normal, scale);
   };
   auto zeros = [&](const char* name, int64_t size, std::vector<plan::Shard> sh, bool layer) {
@@ -164,7 +177,8 @@ struct Maker {
   Context& c;
   std::string suffix;
   Scope scope;
-  BufferId operator()(const char* name, Role role, DType dtype, std::vector<int64_t> shape, bool per_layer = true) const {
+  BufferId operator()(const char* name, Role role, DType dtype, std::vector<int64_t> shape,
+                      bool per_layer = true) const {
     Buffer b;
     b.name = name + suffix;
     b.role = role;
@@ -184,11 +198,19 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
   const Maker make{c, suffix, scope};
   const Maker core{c, suffix, core_attention_saved ? scope : Scope::invocation};
   LayerBuffers l;
-  l.norm1 = make("norm1_out", Role::activation, c.act, {n.rows, n.h});
+  // With fp8 products the 8-bit inputs are kept; the 16-bit ones go as soon as they are cast.
+  const bool f8 = c.narrow();
+  const Maker wide{c, suffix, f8 ? Scope::invocation : scope};
+  if (f8) {
+    l.norm1_f8 = make("norm1_f8", Role::activation, DType::f8, {n.rows, n.h});
+    l.attention_f8 = make("attention_f8", Role::activation, DType::f8, {n.tokens, n.attention});
+    l.norm2_f8 = make("norm2_f8", Role::activation, DType::f8, {n.rows, n.h});
+    l.activation_f8 = make("activation_f8", Role::activation, DType::f8, {n.tokens, n.ffn});
+  }
+  l.norm1 = wide("norm1_out", Role::activation, c.act, {n.rows, n.h});
   l.stats1 = make("norm1_stats", Role::activation, DType::f32, {n.rows, stats});
   l.qkv = make("qkv_out", Role::activation, c.act, {n.tokens, n.qkv});
-  if (m.qk_norm)
-    l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
+  if (m.qk_norm) l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
   l.attention = make("attention_out", Role::activation, c.act, {n.tokens, n.attention});
   if (c.job.strategy.attention == AttentionKernel::flash) {
     l.lse = core("attention_lse", Role::activation, DType::f32, {n.b * n.heads, n.s});
@@ -205,10 +227,10 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
     l.residual_mask = make("residual_mask", Role::activation, DType::u8, {n.rows, n.h});
     l.output_mask = make("output_mask", Role::activation, DType::u8, {n.rows, n.h});
   }
-  l.norm2 = make("norm2_out", Role::activation, c.act, {n.rows, n.h});
+  l.norm2 = wide("norm2_out", Role::activation, c.act, {n.rows, n.h});
   l.stats2 = make("norm2_stats", Role::activation, DType::f32, {n.rows, stats});
   l.fc1 = make("fc1_out", Role::activation, c.act, {n.tokens, n.fc1});
-  l.activation = make("activation_out", Role::activation, c.act, {n.tokens, n.ffn});
+  l.activation = wide("activation_out", Role::activation, c.act, {n.tokens, n.ffn});
   return l;
 }
 
@@ -226,6 +248,17 @@ void make_activations(Context& c) {
   TransientBuffers& x = c.tmp;
   x.norm1_full = layer("norm1_full", n.tokens, n.h);
   x.norm2_full = layer("norm2_full", n.tokens, n.h);
+  if (c.narrow()) {
+    auto narrow = [&](const char* name, int64_t rows, int64_t columns) {
+      return tmp(name, Role::transient, DType::f8, {rows, columns});
+    };
+    x.norm1_full_f8 = narrow("norm1_full_f8", n.tokens, n.h);
+    x.norm2_full_f8 = narrow("norm2_full_f8", n.tokens, n.h);
+    x.branch_f8 = narrow("d_branch_f8", n.rows, n.h);
+    x.branch_full_f8 = narrow("d_branch_full_f8", n.tokens, n.h);
+    x.d_fc1_f8 = narrow("d_fc1_f8", n.tokens, n.fc1);
+    x.d_qkv_f8 = narrow("d_qkv_f8", n.tokens, n.qkv);
+  }
   x.projection = layer("proj_out", n.tokens, n.h);
   x.projection_sum = layer("proj_sum", n.rows, n.h);
   x.fc2 = layer("fc2_out", n.tokens, n.h);
@@ -263,7 +296,8 @@ void make_activations(Context& c) {
     e.normed_embedding = mb("embedding_norm_in", Role::activation, c.act, {n.rows, n.h}, false);
     e.embedding_stats = mb("embedding_norm_stats", Role::activation, DType::f32, {n.rows, 2}, false);
   }
-  if (c.job.training.dropout) e.embedding_mask = mb("embedding_mask", Role::activation, DType::u8, {n.rows, n.h}, false);
+  if (c.job.training.dropout)
+    e.embedding_mask = mb("embedding_mask", Role::activation, DType::u8, {n.rows, n.h}, false);
   const int64_t stats = m.norm == Norm::layer_norm ? 2 : 1;
   e.final_norm = mb("final_norm_out", Role::activation, c.act, {n.rows, n.h}, false);
   e.final_stats = mb("final_norm_stats", Role::activation, DType::f32, {n.rows, stats}, false);

@@ -50,7 +50,8 @@ void check_model(const JobSpec& j, Faults& f) {
   if (m.moe) f.add("model.moe", "mixture-of-experts layers cannot be planned yet"), f.hint("give a dense model");
   if (m.mla) f.add("model.mla", "multi-head latent attention cannot be planned yet");
   if (m.embedding_dim != 0 && m.embedding_dim != m.hidden)
-    f.add("model.embedding_dim", "an embedding of {} projected to hidden {} cannot be planned yet", m.embedding_dim, m.hidden);
+    f.add("model.embedding_dim", "an embedding of {} projected to hidden {} cannot be planned yet", m.embedding_dim,
+          m.hidden);
   if (m.head_transform || m.segment_types > 0)
     f.add("model.head_transform", "BERT's head transform and segment embeddings cannot be planned yet");
   if (m.mtp_layers > 0) f.add("model.mtp_layers", "multi-token prediction cannot be planned yet");
@@ -59,7 +60,8 @@ void check_model(const JobSpec& j, Faults& f) {
     f.hint(nearest_divisors(m.heads, s.tensor));
   }
   if (m.kv_heads % s.tensor != 0 && s.tensor % m.kv_heads != 0) {
-    f.add("strategy.tensor", "{} key/value heads neither divide over tensor = {} nor repeat on it", m.kv_heads, s.tensor);
+    f.add("strategy.tensor", "{} key/value heads neither divide over tensor = {} nor repeat on it", m.kv_heads,
+          s.tensor);
     f.hint(nearest_divisors(m.kv_heads, s.tensor));
   }
   if (m.ffn_hidden % s.tensor != 0) {
@@ -75,12 +77,14 @@ void check_world(const JobSpec& j, Faults& f) {
   if (s.expert != 1) f.add("strategy.expert", "expert parallelism cannot be planned yet"), f.hint("legal: 1");
   if (cut <= 0 || world <= 0) return;
   if (s.data == 0 && world % cut != 0) {
-    f.add("strategy", "{} ranks ({} nodes of {}) are not a multiple of tensor {} x pipeline {} x context {} = {}", world,
-          j.cluster.nodes, j.cluster.node.devices, s.tensor, s.pipeline, s.context, cut);
-    f.hint(fmt::format("cluster.nodes {}", nearest_multiples(j.cluster.nodes, std::max<int64_t>(1, cut / j.cluster.node.devices))));
+    f.add("strategy", "{} ranks ({} nodes of {}) are not a multiple of tensor {} x pipeline {} x context {} = {}",
+          world, j.cluster.nodes, j.cluster.node.devices, s.tensor, s.pipeline, s.context, cut);
+    f.hint(fmt::format("cluster.nodes {}",
+                       nearest_multiples(j.cluster.nodes, std::max<int64_t>(1, cut / j.cluster.node.devices))));
   }
   if (s.data != 0 && cut * s.data != world) {
-    f.add("strategy.data", "tensor {} x pipeline {} x context {} x data {} = {} is not the {} ranks of the cluster ({} nodes of {})",
+    f.add("strategy.data",
+          "tensor {} x pipeline {} x context {} x data {} = {} is not the {} ranks of the cluster ({} nodes of {})",
           s.tensor, s.pipeline, s.context, s.data, cut * s.data, world, j.cluster.nodes, j.cluster.node.devices);
     if (world % cut == 0) f.hint(fmt::format("legal: {}", world / cut));
   }
@@ -93,8 +97,8 @@ void check_batch(const JobSpec& j, Faults& f) {
   const int64_t data = s.data != 0 ? s.data : (cut > 0 ? std::max<int64_t>(1, j.cluster.ranks() / cut) : 1);
   const int64_t unit = t.micro_batch * data;
   if (t.global_batch % unit != 0) {
-    f.add("training.global_batch", "{} is not a multiple of micro_batch {} x data {} = {}", t.global_batch, t.micro_batch,
-          data, unit);
+    f.add("training.global_batch", "{} is not a multiple of micro_batch {} x data {} = {}", t.global_batch,
+          t.micro_batch, data, unit);
     f.hint(nearest_multiples(t.global_batch, unit));
   } else if (t.global_batch / unit > 65535) {
     f.add("training.global_batch", "{} micro-batches in a step are more than 65535", t.global_batch / unit);
@@ -130,8 +134,9 @@ void check_pipeline(const JobSpec& j, Faults& f) {
     f.add(s.virtual_stages > 1 ? "strategy.virtual_stages" : "strategy.pipeline",
           "{} layers{} do not divide over {} stages (pipeline {} x virtual_stages {})", j.model.layers,
           extra ? fmt::format(" + {} for embedding and loss", extra) : "", stages, s.pipeline, s.virtual_stages);
-    f.hint(nearest_divisors((j.model.layers + extra) / (s.virtual_stages > 1 && j.model.layers % s.pipeline == 0 ? s.pipeline : 1),
-                            s.virtual_stages > 1 ? s.virtual_stages : s.pipeline));
+    f.hint(nearest_divisors(
+        (j.model.layers + extra) / (s.virtual_stages > 1 && j.model.layers % s.pipeline == 0 ? s.pipeline : 1),
+        s.virtual_stages > 1 ? s.virtual_stages : s.pipeline));
   }
   if (fixed) {
     const int64_t others = s.pipeline - (s.first_stage_layers > 0) - (s.last_stage_layers > 0);
@@ -140,8 +145,9 @@ void check_pipeline(const JobSpec& j, Faults& f) {
     if (single)
       f.add("strategy.first_stage_layers", "an uneven split needs pipeline > 1");
     else if (rest < 0 || (others == 0 && rest != 0) || (others > 0 && rest % (others * s.virtual_stages) != 0))
-      f.add("strategy.first_stage_layers", "the {} layers left of {} do not divide over the {} other stages x {} virtual_stages",
-            rest, j.model.layers, others, s.virtual_stages);
+      f.add("strategy.first_stage_layers",
+            "the {} layers left of {} do not divide over the {} other stages x {} virtual_stages", rest, j.model.layers,
+            others, s.virtual_stages);
     for (const auto& [key, n] : {std::pair{"strategy.first_stage_layers", s.first_stage_layers},
                                  std::pair{"strategy.last_stage_layers", s.last_stage_layers}})
       if (n % s.virtual_stages != 0)
@@ -167,7 +173,8 @@ void check_data(const JobSpec& j, Faults& f) {
   if (j.cluster.device.peak.find(j.training.compute_dtype) == j.cluster.device.peak.end()) {
     std::vector<std::string_view> have;
     for (const auto& [dtype, peak] : j.cluster.device.peak) have.push_back(to_text(dtype));
-    f.add("training.precision", "{} has no {} matrix products", j.cluster.device.name, to_text(j.training.compute_dtype));
+    f.add("training.precision", "{} has no {} matrix products", j.cluster.device.name,
+          to_text(j.training.compute_dtype));
     f.hint(fmt::format("legal: {}", fmt::join(have, ", ")));
   }
 }
@@ -177,18 +184,17 @@ void check_data(const JobSpec& j, Faults& f) {
 Diagnostics check_job(const JobSpec& job) {
   Faults f;
   const auto& s = job.strategy;
-  for (const auto& [key, n] : {std::pair{"strategy.tensor", s.tensor}, std::pair{"strategy.pipeline", s.pipeline},
-                               std::pair{"strategy.context", s.context}, std::pair{"strategy.expert", s.expert},
-                               std::pair{"strategy.virtual_stages", s.virtual_stages},
-                               std::pair{"training.micro_batch", job.training.micro_batch},
-                               std::pair{"training.global_batch", job.training.global_batch},
-                               std::pair{"training.vocab_multiple", job.training.vocab_multiple},
-                               std::pair{"model.layers", job.model.layers}, std::pair{"model.hidden", job.model.hidden},
-                               std::pair{"model.heads", job.model.heads}, std::pair{"model.kv_heads", job.model.kv_heads},
-                               std::pair{"model.head_dim", job.model.head_dim}, std::pair{"model.vocab", job.model.vocab},
-                               std::pair{"model.ffn_hidden", job.model.ffn_hidden},
-                               std::pair{"cluster.nodes", job.cluster.nodes},
-                               std::pair{"cluster.node.devices", job.cluster.node.devices}}) {
+  for (const auto& [key, n] :
+       {std::pair{"strategy.tensor", s.tensor}, std::pair{"strategy.pipeline", s.pipeline},
+        std::pair{"strategy.context", s.context}, std::pair{"strategy.expert", s.expert},
+        std::pair{"strategy.virtual_stages", s.virtual_stages},
+        std::pair{"training.micro_batch", job.training.micro_batch},
+        std::pair{"training.global_batch", job.training.global_batch},
+        std::pair{"training.vocab_multiple", job.training.vocab_multiple}, std::pair{"model.layers", job.model.layers},
+        std::pair{"model.hidden", job.model.hidden}, std::pair{"model.heads", job.model.heads},
+        std::pair{"model.kv_heads", job.model.kv_heads}, std::pair{"model.head_dim", job.model.head_dim},
+        std::pair{"model.vocab", job.model.vocab}, std::pair{"model.ffn_hidden", job.model.ffn_hidden},
+        std::pair{"cluster.nodes", job.cluster.nodes}, std::pair{"cluster.node.devices", job.cluster.node.devices}}) {
     if (n < 1) f.add(key, "must be at least 1, got {}", n);
     if (n > (int64_t{1} << 31)) f.add(key, "{} is out of range", n);
   }

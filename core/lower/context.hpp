@@ -16,14 +16,14 @@ namespace wt::lower {
 
 /// One rank's share of everything.
 struct Sizes {
-  int64_t t = 1, p = 1, v = 1, dp = 1;   // tensor, pipeline, virtual stages, data
-  int64_t b = 1, s = 1, tokens = 1;      // sequences of a micro-batch, sequence, b * s
-  int64_t rows = 1;                      // rows of a hidden state: tokens, or tokens / t with sequence parallelism
-  int64_t h = 1, d = 1;                  // hidden, head dimension
-  int64_t heads = 1, kv_heads = 1;       // of this rank
-  int64_t qkv = 1, attention = 1;        // columns of the packed q,k,v and of the attention output
-  int64_t ffn = 1, fc1 = 1;              // MLP width of this rank; columns of the first product (2 ffn if gated)
-  int64_t vocab = 1, padded_vocab = 1;   // rows of the embedding shard; of the whole padded table
+  int64_t t = 1, p = 1, v = 1, dp = 1;  // tensor, pipeline, virtual stages, data
+  int64_t b = 1, s = 1, tokens = 1;     // sequences of a micro-batch, sequence, b * s
+  int64_t rows = 1;                     // rows of a hidden state: tokens, or tokens / t with sequence parallelism
+  int64_t h = 1, d = 1;                 // hidden, head dimension
+  int64_t heads = 1, kv_heads = 1;      // of this rank
+  int64_t qkv = 1, attention = 1;       // columns of the packed q,k,v and of the attention output
+  int64_t ffn = 1, fc1 = 1;             // MLP width of this rank; columns of the first product (2 ffn if gated)
+  int64_t vocab = 1, padded_vocab = 1;  // rows of the embedding shard; of the whole padded table
   int64_t micro_batches = 1;
   bool sequence_parallel = false;
 };
@@ -33,9 +33,10 @@ struct Parameter {
   std::string name;
   BufferId weight, gradient;
   bool per_layer = false;
-  bool tensor_duplicate = false;         // equal on all tensor ranks
-  bool partial_over_tensor = false;      // with sequence parallelism each tensor rank has the gradient of its rows only
+  bool tensor_duplicate = false;     // equal on all tensor ranks
+  bool partial_over_tensor = false;  // with sequence parallelism each tensor rank has the gradient of its rows only
   int64_t elements = 0;
+  BufferId narrow, narrow_transposed;  // fp8 products: this step's 8-bit copies, as stored and transposed
 };
 
 /// Indices into Context::parameters; -1: the model has none.
@@ -49,13 +50,15 @@ struct ParameterIds {
 /// Buffers of one layer that a forward leaves for its backward. Two sets exist: saved (micro-batch scope) and remade
 /// (invocation scope) for recomputed layers.
 struct LayerBuffers {
-  BufferId norm1, stats1, qkv, qk_stats, attention, lse, scores, probs, dropped, attention_mask, residual, residual_mask, norm2,
-      stats2, fc1, activation, output_mask;
+  BufferId norm1, stats1, qkv, qk_stats, attention, lse, scores, probs, dropped, attention_mask, residual,
+      residual_mask, norm2, stats2, fc1, activation, output_mask;
+  BufferId norm1_f8, attention_f8, norm2_f8, activation_f8;  // fp8 products: inputs kept for the weight gradient
 };
 
 /// Buffers that live within one layer of one invocation.
 struct TransientBuffers {
   BufferId norm1_full, norm2_full, projection, projection_sum, fc2, fc2_sum, flow;  // forward; flow: hidden, recomputed
+  BufferId norm1_full_f8, norm2_full_f8, branch_f8, branch_full_f8, d_fc1_f8, d_qkv_f8;
   BufferId branch, branch_full, d_activation, d_fc1, d_norm2_full, d_norm2, d_residual_norm, d_residual, d_attention,
       d_scores, d_probs, d_qkv, d_norm1_full, d_norm1, d_hidden_norm, d_hidden;  // backward; d_hidden: 0 .. layers
 };
@@ -74,23 +77,27 @@ struct ChunkPart {
   bool split_buckets = false;            // gradients are reduced bucket by bucket inside the backward
   bool receives = false, sends = false;  // from the previous, to the next stage
   bool tied_copy = false;                // last stage's copy of the embedding table
-  struct Instance { int parameter; int64_t layer; int64_t offset; };  // offset in its bucket
+  struct Instance {
+    int parameter;
+    int64_t layer;
+    int64_t offset;
+  };  // offset in its bucket
   struct Bucket {
-    std::vector<Instance> members;       // in the order in which gradients become ready
-    int64_t elements = 0;                // padded
+    std::vector<Instance> members;  // in the order in which gradients become ready
+    int64_t elements = 0;           // padded
     BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
   };
-  std::vector<Bucket> buckets;           // bucket 0: the last parameters
+  std::vector<Bucket> buckets;  // bucket 0: the last parameters
   BlockId forward, forward_first, backward, backward_last;
-  BlockId load, build, master, moments, zero, reduce, tail, sum_squares, update, gather;
+  BlockId load, build, master, moments, narrow, zero, reduce, tail, sum_squares, update, gather;
 };
 
 struct Context {
   const JobSpec& job;
   plan::Plan& plan;
   Sizes n{};
-  DType act = DType::bf16;               // activations and the weights that compute reads
-  DType grad = DType::f32;               // gradient accumulation buffer and wire
+  DType act = DType::bf16;  // activations and the weights that compute reads
+  DType grad = DType::f32;  // gradient accumulation buffer and wire
   GroupId tp{}, dp{}, pp{}, world{}, model{}, embedding{};
   std::vector<Parameter> parameters{};
   ParameterIds id{};
@@ -117,6 +124,12 @@ struct Context {
   plan::BufferRef weight(int parameter, int layer_offset = 0) const {
     return {parameters[static_cast<size_t>(parameter)].weight, static_cast<int16_t>(layer_offset), 0};
   }
+  /// The weight as matrix products read it.
+  plan::BufferRef operand(int parameter, int layer_offset = 0) const {
+    const Parameter& q = parameters[static_cast<size_t>(parameter)];
+    return {q.narrow.valid() ? q.narrow : q.weight, static_cast<int16_t>(layer_offset), 0};
+  }
+  bool narrow() const { return job.training.compute_dtype == DType::f8; }
   plan::BufferRef gradient(int parameter, int layer_offset = 0) const {
     return {parameters[static_cast<size_t>(parameter)].gradient, static_cast<int16_t>(layer_offset), 0};
   }
@@ -151,8 +164,8 @@ void embedding_forward(BlockBuilder&, const Context&);
 void embedding_backward(BlockBuilder&, const Context&);
 void layer_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in, plan::BufferRef out,
                    plan::Phase);
-void layer_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in, plan::BufferRef d_out,
-                    plan::BufferRef d_in);
+void layer_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in,
+                    plan::BufferRef d_out, plan::BufferRef d_in);
 void head_forward(BlockBuilder&, const Context&, const ChunkPart&);
 void head_backward(BlockBuilder&, const Context&, const ChunkPart&);
 
@@ -160,7 +173,8 @@ void head_backward(BlockBuilder&, const Context&, const ChunkPart&);
 /// With hooks every layer (or checkpoint group) is a segment of its own, and the hooks add ops before or after it.
 struct LayerHooks {
   virtual ~LayerHooks() = default;
-  virtual void before_forward(BlockBuilder&, int64_t layer) = 0;
+  /// `layer` is `offset` layers after the first of the segment.
+  virtual void before_forward(BlockBuilder&, int64_t layer, int offset) = 0;
   virtual void after_backward(BlockBuilder&, int64_t layer) = 0;
 };
 void layers_forward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
@@ -185,7 +199,11 @@ std::optional<uint32_t> gather_bucket(BlockBuilder&, const Context&, const Chunk
 /// core/lower/strategies/optimizer.cpp: everything between the last backward and the next step, for one chunk and for
 /// the rank.
 void optimizer_blocks(Context&, ChunkPart&);
-struct RankBlocks { BlockId setup, begin, norm; };
+/// fp8 products: the 8-bit weights of one layer, made once in a step.
+void narrow_layer(BlockBuilder&, const Context&, int offset);
+struct RankBlocks {
+  BlockId setup, begin, norm;
+};
 RankBlocks rank_blocks(Context&);
 /// core/lower/strategies/setup.cpp: load, model, optimizer states.
 void setup_blocks(Context&, ChunkPart&);

@@ -17,7 +17,8 @@ using plan::Wait;
 
 namespace {
 
-/// Gathers each bucket of weights just before the first layer that reads it; the next bucket is under way meanwhile.
+/// The first micro-batch under overlapped gathering: gathers each bucket of weights just before the first layer that reads
+/// it, with the next bucket under way meanwhile, and casts the weights for fp8 products.
 class GatherHooks final : public LayerHooks {
  public:
   GatherHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part), next_(part.buckets.size()) {}
@@ -27,7 +28,11 @@ class GatherHooks final : public LayerHooks {
     dispatch(b);
     if (part_.embedding) need(b, part_.buckets.size() - 1);
   }
-  void before_forward(BlockBuilder& b, int64_t layer) override {
+  void before_forward(BlockBuilder& b, int64_t layer, int offset) override {
+    if (part_.split_buckets) need_layer(b, layer);
+    if (c_.narrow()) narrow_layer(b, c_, offset);
+  }
+  void need_layer(BlockBuilder& b, int64_t layer) {
     size_t lowest = part_.buckets.size();
     for (size_t i = 0; i < part_.buckets.size(); ++i)
       for (const auto& m : part_.buckets[i].members)
@@ -53,8 +58,8 @@ class GatherHooks final : public LayerHooks {
   }
   const Context& c_;
   const ChunkPart& part_;
-  size_t next_;                               // buckets >= next_ are under way
-  size_t waited_ = part_.buckets.size();      // buckets >= waited_ are waited for
+  size_t next_;                           // buckets >= next_ are under way
+  size_t waited_ = part_.buckets.size();  // buckets >= waited_ are waited for
   std::optional<uint32_t> in_flight_;
 };
 
@@ -62,7 +67,7 @@ class GatherHooks final : public LayerHooks {
 class ReduceHooks final : public LayerHooks {
  public:
   ReduceHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part) {}
-  void before_forward(BlockBuilder&, int64_t) override {}
+  void before_forward(BlockBuilder&, int64_t, int) override {}
   void after_backward(BlockBuilder& b, int64_t layer) override {
     while (next_ < part_.buckets.size() && ready(part_.buckets[next_], layer)) reduce_bucket(b, c_, part_, next_++);
   }
@@ -73,10 +78,10 @@ class ReduceHooks final : public LayerHooks {
  private:
   bool ready(const ChunkPart::Bucket& k, int64_t layer) const {
     return std::all_of(k.members.begin(), k.members.end(), [&](const auto& m) {
-      return m.layer >= layer || (m.layer < 0 && part_.head &&
-                                  (m.parameter == c_.id.final_gamma || m.parameter == c_.id.final_beta ||
-                                   m.parameter == c_.id.head_bias ||
-                                   (m.parameter == c_.id.head && c_.id.head != c_.id.embedding)));
+      return m.layer >= layer ||
+             (m.layer < 0 && part_.head &&
+              (m.parameter == c_.id.final_gamma || m.parameter == c_.id.final_beta || m.parameter == c_.id.head_bias ||
+               (m.parameter == c_.id.head && c_.id.head != c_.id.embedding)));
     });
   }
   const Context& c_;
@@ -89,19 +94,19 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
   begin_block(b, c, blocking);
   if (first && !part.split_buckets) b.before_next_compute({Wait::Kind::tail, static_cast<uint32_t>(Stream::data)});
   GatherHooks gather(c, part);
-  const bool hooked = first && part.split_buckets;
+  const bool split = first && part.split_buckets;
   if (part.embedding) {
     b.segment(0);
-    if (hooked) gather.begin(b);
+    if (split) gather.begin(b);
     embedding_forward(b, c);
   } else {
     receive_input(b, c, blocking);
-    if (hooked) gather.begin(b);
+    if (split) gather.begin(b);
   }
-  layers_forward(b, c, part, hooked ? &gather : nullptr);
+  layers_forward(b, c, part, split || (first && c.narrow()) ? &gather : nullptr);
   if (part.head) {
     b.segment(part.layers);
-    if (hooked) gather.finish(b);
+    if (split) gather.finish(b);
     head_forward(b, c, part);
   } else {
     send_output(b, c, part);
@@ -179,8 +184,8 @@ Invocation of_rank(BlockId block) {
   return i;
 }
 
-plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_t>& parts, const std::vector<Slot>& slots,
-                           const RankBlocks& rank) {
+plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_t>& parts,
+                           const std::vector<Slot>& slots, const RankBlocks& rank) {
   plan::Program g;
   g.name = fmt::format("stage {}", pp);
   g.when = {AxisId{0}, {pp}};
@@ -188,7 +193,7 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   auto part = [&](int64_t chunk) -> const ChunkPart& { return c.parts[parts[static_cast<size_t>(chunk)]]; };
   for (int64_t k = 0; k < chunks; ++k) g.chunks.push_back(part(k).id);
 
-  auto each = [&](std::vector<Invocation>& out, BlockId ChunkPart::* block, bool backwards = false) {
+  auto each = [&](std::vector<Invocation>& out, BlockId ChunkPart::*block, bool backwards = false) {
     for (int64_t k = 0; k < chunks; ++k) {
       const int64_t chunk = backwards ? chunks - 1 - k : k;
       if (const BlockId id = part(chunk).*block; id.valid()) out.push_back(of_chunk(id, chunk, 0));
@@ -209,6 +214,7 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   each(order, &ChunkPart::zero);
   const bool gathers = overlaps_gather(c.strategy());
   if (gathers && part(0).gather.valid()) order.push_back(of_chunk(part(0).gather, 0, 0));
+  each(order, &ChunkPart::narrow);
   for (const Slot& s : slots) {
     const ChunkPart& p = part(s.chunk);
     if (s.pass == Pass::forward) {
@@ -235,7 +241,8 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
 void note_assumptions(const JobSpec& job, std::vector<std::string>& out) {
   const auto& m = job.model;
   if (m.sliding_window > 0 && m.sliding_window < job.training.seq_len && (m.sliding_period != 1 || m.full_period != 0))
-    out.push_back(fmt::format("attention windows of {} tokens on some layers are planned as full attention", m.sliding_window));
+    out.push_back(
+        fmt::format("attention windows of {} tokens on some layers are planned as full attention", m.sliding_window));
   if (job.strategy.tensor > m.kv_heads)
     out.push_back(fmt::format("{} key/value heads are kept in {} copies over the tensor group", m.kv_heads,
                               job.strategy.tensor / m.kv_heads));
@@ -269,8 +276,8 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   std::vector<std::vector<int64_t>> first_layer(static_cast<size_t>(s.pipeline),
                                                 std::vector<int64_t>(static_cast<size_t>(s.virtual_stages)));
   int64_t next_layer = 0;
-  const bool megatron_buckets = s.data_parallel == DataParallel::megatron ||
-                                s.data_parallel == DataParallel::distributed_optimizer;
+  const bool megatron_buckets =
+      s.data_parallel == DataParallel::megatron || s.data_parallel == DataParallel::distributed_optimizer;
   for (int64_t g = 0; g < out.placement.stages(); ++g) {
     const auto slot = out.placement.slot(g);
     ChunkPart want;
@@ -298,8 +305,8 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   note_assumptions(job, out.assumptions);
   const RankBlocks rank = rank_blocks(c);
   for (int64_t pp = 0; pp < s.pipeline; ++pp) {
-    out.programs.push_back(make_program(c, pp, part_of[static_cast<size_t>(pp)],
-                                        orders.value()[static_cast<size_t>(pp)], rank));
+    out.programs.push_back(
+        make_program(c, pp, part_of[static_cast<size_t>(pp)], orders.value()[static_cast<size_t>(pp)], rank));
     out.programs.back().first_layer = first_layer[static_cast<size_t>(pp)];
   }
   return out;

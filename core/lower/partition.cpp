@@ -16,7 +16,8 @@ std::vector<std::vector<int64_t>> layers_of_chunks(const JobSpec& job, int64_t p
   } else {
     for (auto& n : of_rank) n = (job.model.layers + extra) / pipeline;
   }
-  std::vector<std::vector<int64_t>> out(static_cast<size_t>(pipeline), std::vector<int64_t>(static_cast<size_t>(chunks)));
+  std::vector<std::vector<int64_t>> out(static_cast<size_t>(pipeline),
+                                        std::vector<int64_t>(static_cast<size_t>(chunks)));
   for (size_t r = 0; r < of_rank.size(); ++r)
     for (auto& n : out[r]) n = of_rank[r] / chunks;
   // A chunk that also holds the embedding or the loss gives up one layer for it.

@@ -32,7 +32,7 @@ struct Schedule {
   std::string_view name;   // spelling in a job: the file's stem
   std::string_view cites;  // paper or code it follows
   plan::PlacementKind placement;
-  bool overlaps_p2p;       // sends and receives run beside compute where the job allows
+  bool overlaps_p2p;  // sends and receives run beside compute where the job allows
   /// Errors speak the job's keys and name the nearest legal values. CHECKs that every size is at least 1.
   Result<Orders> (*order)(const ScheduleInput&);
   /// Most (chunk, micro-batch) pairs that `rank` has run forward and not yet backward (backward_weight where the

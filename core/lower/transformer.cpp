@@ -38,7 +38,8 @@ Compute norm(const Context& c, Kernel kernel, int64_t rows) {
 void norm_forward(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int gamma, int beta,
                   int j, BufferRef y, BufferRef stats) {
   if (beta >= 0)
-    b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j), c.weight(beta, j)}, {y, stats});
+    b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j), c.weight(beta, j)},
+              {y, stats});
   else
     b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j)}, {y, stats});
 }
@@ -53,30 +54,41 @@ void norm_backward(BlockBuilder& b, const Context& c, const char* name, BufferRe
     b.compute(name, Phase::backward_input, op, {dy, x, c.weight(gamma, j), stats}, {dx, c.gradient(gamma, j)});
 }
 
+/// Before an fp8 product: the 8-bit copy of its operand (and, for the weight gradient, its transpose, written by the same
+/// kernel). Other products read x itself.
+BufferRef narrowed(BlockBuilder& b, const Context& c, Phase phase, BufferRef x, BufferRef x_f8) {
+  if (!c.narrow()) return x;
+  const int64_t n = c.plan.buffer(x.buffer).elements();
+  Compute op = streaming(Kernel::cast, DType::f8, n / c.plan.buffer(x.buffer).shape.back(),
+                         c.plan.buffer(x.buffer).shape.back(), n * size_of(c.act), 2 * n, 2);
+  b.compute("fp8 cast", phase, op, {x}, {x_f8});
+  return x_f8;
+}
+
 /// y = x W^T (+ bias).
 void linear(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int weight, int bias, int j,
             BufferRef y, int64_t out, int64_t in, int64_t pieces = 1) {
-  Compute g = gemm(c.n.tokens, out, in, c.training().compute_dtype, c.act, false, true, false);
+  Compute g = gemm(c.n.tokens, out, in, dtype(c, x), c.act, false, true, false);
   g.pieces = g.launches = static_cast<uint16_t>(pieces);
   if (bias >= 0)
-    b.compute(name, phase, g, {x, c.weight(weight, j), c.weight(bias, j)}, {y});
+    b.compute(name, phase, g, {x, c.operand(weight, j), c.weight(bias, j)}, {y});
   else
-    b.compute(name, phase, g, {x, c.weight(weight, j)}, {y});
+    b.compute(name, phase, g, {x, c.operand(weight, j)}, {y});
 }
 
 /// dx = dy W.
 void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, int weight, int j, BufferRef dx,
                   int64_t out, int64_t in, int64_t pieces = 1) {
-  Compute g = gemm(c.n.tokens, in, out, c.training().compute_dtype, c.act, false, false, false);
+  Compute g = gemm(c.n.tokens, in, out, dtype(c, dy), c.act, false, false, false);
   g.pieces = g.launches = static_cast<uint16_t>(pieces);
-  b.compute(name, Phase::backward_input, g, {dy, c.weight(weight, j)}, {dx});
+  b.compute(name, Phase::backward_input, g, {dy, c.operand(weight, j)}, {dx});
 }
 
 /// dW += dy^T x; db += column sums of dy.
 void linear_weight(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int weight, int bias,
                    int j, int64_t out, int64_t in, int64_t bias_rows) {
-  b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, c.training().compute_dtype, c.grad, true, false, true),
-            {dy, x}, {c.gradient(weight, j)});
+  b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, dtype(c, dy), c.grad, true, false, true), {dy, x},
+            {c.gradient(weight, j)});
   if (bias >= 0 && bias_rows > 0) {
     const int64_t e = size_of(c.act);
     b.compute(std::string(name) + " bias", Phase::backward_weight,
@@ -163,7 +175,9 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
   const bool parallel = c.model_spec().parallel_block;
 
   norm_forward(b, c, "norm1", phase, in, id.norm1_gamma, id.norm1_beta, j, ref(l.norm1, j), ref(l.stats1, j));
-  BufferRef x = enter_region(b, c, ref(l.norm1, j), ref(t.norm1_full, j), phase, Beside::cut);
+  const bool f8 = c.narrow();
+  const BufferRef in1 = narrowed(b, c, phase, ref(l.norm1, j), ref(l.norm1_f8, j));
+  BufferRef x = enter_region(b, c, in1, ref(f8 ? t.norm1_full_f8 : t.norm1_full, j), phase, Beside::cut);
   linear(b, c, "qkv", phase, x, id.qkv, id.qkv_bias, j, ref(l.qkv, j), n.qkv, n.h, gather_pieces(c));
   if (l.qk_stats.valid()) {
     const int64_t columns = (n.heads + n.kv_heads) * n.d, tile = n.tokens * columns * size_of(c.act);
@@ -176,7 +190,8 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
   if (c.model_spec().position == Position::rotary)
     b.compute("rope", phase, rope(c, Kernel::rope_forward), {ref(l.qkv, j)}, {ref(l.qkv, j)});
   core_attention(b, c, l, j, phase, ref(l.attention, j));
-  linear(b, c, "proj", phase, ref(l.attention, j), id.proj, -1, j, ref(t.projection, j), n.h, n.attention);
+  const BufferRef attention_in = narrowed(b, c, phase, ref(l.attention, j), ref(l.attention_f8, j));
+  linear(b, c, "proj", phase, attention_in, id.proj, -1, j, ref(t.projection, j), n.h, n.attention);
   const BufferRef attended = leave_region(b, c, ref(t.projection, j), ref(t.projection_sum, j), phase, Beside::cut);
   residual_forward(b, c, "residual1", phase, attended, in, id.proj_bias, j, ref(l.residual, j), l.residual_mask);
 
@@ -184,20 +199,22 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
   if (!one_norm) {
     norm_forward(b, c, "norm2", phase, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
                  ref(l.norm2, j), ref(l.stats2, j));
-    y = enter_region(b, c, ref(l.norm2, j), ref(t.norm2_full, j), phase, Beside::cut);
+    const BufferRef in2 = narrowed(b, c, phase, ref(l.norm2, j), ref(l.norm2_f8, j));
+    y = enter_region(b, c, in2, ref(f8 ? t.norm2_full_f8 : t.norm2_full, j), phase, Beside::cut);
   }
-  linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h,
-         one_norm ? 1 : gather_pieces(c));
+  linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h, one_norm ? 1 : gather_pieces(c));
   {
     const int64_t e = size_of(c.act), in_bytes = n.tokens * n.fc1 * e, out_bytes = n.tokens * n.ffn * e;
-    const int kernels = c.training().fused_kernels ? 1 : (id.fc1_bias >= 0 ? 2 : 1) + (c.model_spec().gated_mlp ? 1 : 0);
+    const int kernels =
+        c.training().fused_kernels ? 1 : (id.fc1_bias >= 0 ? 2 : 1) + (c.model_spec().gated_mlp ? 1 : 0);
     Compute op = streaming(Kernel::activation_forward, c.act, n.tokens, n.ffn, kernels * in_bytes,
                            out_bytes + (kernels - 1) * in_bytes, 8, kernels);
     op.gated = c.model_spec().gated_mlp;
     op.function = static_cast<uint8_t>(c.model_spec().activation);
     b.compute("activation", phase, op, {ref(l.fc1, j)}, {ref(l.activation, j)});
   }
-  linear(b, c, "fc2", phase, ref(l.activation, j), id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn);
+  const BufferRef activated = narrowed(b, c, phase, ref(l.activation, j), ref(l.activation_f8, j));
+  linear(b, c, "fc2", phase, activated, id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn);
   const BufferRef mixed = leave_region(b, c, ref(t.fc2, j), ref(t.fc2_sum, j), phase, Beside::cut);
   residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), id.fc2_bias, j, out, l.output_mask);
 }
@@ -214,10 +231,11 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
 
   // MLP branch.
   BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
-  BufferRef d_full = enter_region(b, c, d, ref(t.branch_full, j), input, Beside::cut);
-  linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn,
-               gather_pieces(c));
-  linear_weight(b, c, "fc2 wgrad", d_full, ref(l.activation, j), id.fc2, -1, j, n.h, n.ffn, 0);
+  const bool f8 = c.narrow();
+  const BufferRef branch_full = ref(f8 ? t.branch_full_f8 : t.branch_full, j);
+  BufferRef d_full = enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
+  linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn, gather_pieces(c));
+  linear_weight(b, c, "fc2 wgrad", d_full, ref(f8 ? l.activation_f8 : l.activation, j), id.fc2, -1, j, n.h, n.ffn, 0);
   if (id.fc2_bias >= 0)  // added after the reduction: each rank sums its own rows
     b.compute("fc2 wgrad bias", Phase::backward_weight,
               streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
@@ -231,11 +249,13 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
     op.function = static_cast<uint8_t>(c.model_spec().activation);
     b.compute("activation backward", input, op, {ref(t.d_activation, j), ref(l.fc1, j)}, {ref(t.d_fc1, j)});
   }
-  const BufferRef mlp_in = ref(one_norm ? l.norm1 : l.norm2, j);
-  const BufferRef mlp_full = enter_region(b, c, mlp_in, ref(one_norm ? t.norm1_full : t.norm2_full, j), input);
-  linear_input(b, c, "fc1 dgrad", ref(t.d_fc1, j), id.fc1, j, ref(t.d_norm2_full, j), n.fc1, n.h);
+  const BufferRef mlp_in = ref(one_norm ? (f8 ? l.norm1_f8 : l.norm1) : (f8 ? l.norm2_f8 : l.norm2), j);
+  const BufferId full1 = f8 ? t.norm1_full_f8 : t.norm1_full, full2 = f8 ? t.norm2_full_f8 : t.norm2_full;
+  const BufferRef mlp_full = enter_region(b, c, mlp_in, ref(one_norm ? full1 : full2, j), input);
+  const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_fc1, j), ref(t.d_fc1_f8, j));
+  linear_input(b, c, "fc1 dgrad", d_fc1, id.fc1, j, ref(t.d_norm2_full, j), n.fc1, n.h);
   const BufferRef d_norm2 = leave_region(b, c, ref(t.d_norm2_full, j), ref(t.d_norm2, j), input);
-  linear_weight(b, c, "fc1 wgrad", ref(t.d_fc1, j), mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens);
+  linear_weight(b, c, "fc1 wgrad", d_fc1, mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens);
   BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
   if (!one_norm) {
     norm_backward(b, c, "norm2 backward", d_norm2, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
@@ -248,10 +268,10 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
 
   // Attention branch.
   d = residual_backward(b, c, "dropout1 backward", d_residual, l.residual_mask, j, ref(t.branch, j));
-  d_full = enter_region(b, c, d, ref(t.branch_full, j), input, Beside::cut);
-  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention,
-               gather_pieces(c));
-  linear_weight(b, c, "proj wgrad", d_full, ref(l.attention, j), id.proj, -1, j, n.h, n.attention, 0);
+  d_full = enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
+  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention, gather_pieces(c));
+  linear_weight(b, c, "proj wgrad", d_full, ref(f8 ? l.attention_f8 : l.attention, j), id.proj, -1, j, n.h, n.attention,
+                0);
   if (id.proj_bias >= 0)
     b.compute("proj wgrad bias", Phase::backward_weight,
               streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
@@ -262,8 +282,8 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   if (c.strategy().recompute.kind == RecomputeKind::selective)
     core_attention(b, c, l, j, Phase::recompute, ref(l.attention, j));
   if (l.lse.valid()) {
-    b.compute("attention backward", input, attention_backward(a), {d_attention, qkv, ref(l.attention, j), ref(l.lse, j)},
-              {d_qkv});
+    b.compute("attention backward", input, attention_backward(a),
+              {d_attention, qkv, ref(l.attention, j), ref(l.lse, j)}, {d_qkv});
   } else {
     const BufferRef probs = ref(l.probs, j), d_probs = ref(t.d_probs, j), d_scores = ref(t.d_scores, j);
     const BufferRef used = l.dropped.valid() ? ref(l.dropped, j) : probs;  // what multiplied v in forward
@@ -289,10 +309,11 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
               {d_qkv, qkv, c.weight(id.q_gamma, j), c.weight(id.k_gamma, j), ref(l.qk_stats, j)},
               {d_qkv, c.gradient(id.q_gamma, j), c.gradient(id.k_gamma, j)});
   }
-  const BufferRef x = enter_region(b, c, ref(l.norm1, j), ref(t.norm1_full, j), input);
-  linear_input(b, c, "qkv dgrad", d_qkv, id.qkv, j, ref(t.d_norm1_full, j), n.qkv, n.h);
+  const BufferRef x = enter_region(b, c, ref(f8 ? l.norm1_f8 : l.norm1, j), ref(full1, j), input);
+  const BufferRef d_qkv_in = narrowed(b, c, input, d_qkv, ref(t.d_qkv_f8, j));
+  linear_input(b, c, "qkv dgrad", d_qkv_in, id.qkv, j, ref(t.d_norm1_full, j), n.qkv, n.h);
   BufferRef d_norm1 = leave_region(b, c, ref(t.d_norm1_full, j), ref(t.d_norm1, j), input);
-  linear_weight(b, c, "qkv wgrad", d_qkv, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens);
+  linear_weight(b, c, "qkv wgrad", d_qkv_in, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens);
   if (one_norm) b.compute("add mlp", input, add(c, n.rows), {d_norm1, d_norm2}, {d_norm1});
   norm_backward(b, c, "norm1 backward", d_norm1, in, id.norm1_gamma, id.norm1_beta, j, ref(l.stats1, j),
                 ref(t.d_hidden_norm, j));
@@ -416,15 +437,15 @@ void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   b.compute("loss max", f, loss(Kernel::loss_max, wide, n.tokens * 4, 1, 1), {logits}, {max});
   if (n.t > 1)
     b.op("tp all-reduce loss", f, Stream::tensor,
-         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, c.tp, n.tokens * 4}, {max},
-         {max});
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, c.tp, n.tokens * 4},
+         {max}, {max});
   // Unfused: subtract, exponentiate and sum are passes of their own over the fp32 logits.
   b.compute("loss sums", f, loss(Kernel::loss_sums, fused ? wide : 3 * wide, fused ? 0 : 2 * wide, 4, fused ? 1 : 5),
             {logits, max, ref(e.labels)}, {sums});
   if (n.t > 1)
     b.op("tp all-reduce loss", f, Stream::tensor,
-         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.tp, n.tokens * 8}, {sums},
-         {sums});
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.tp, n.tokens * 8},
+         {sums}, {sums});
   b.compute("loss", f, loss(Kernel::loss_forward, n.tokens * 12, 4, 0, 3), {sums, max}, {ref(e.loss)});
 }
 
@@ -443,8 +464,8 @@ void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   BufferRef d_logits = logits;  // in place of what the forward kept
   b.compute("loss backward", input, op, {logits, ref(e.loss_max), ref(e.loss_sums), ref(e.labels)}, {d_logits});
   if (upcast) {
-    b.compute("logits cast backward", input,
-              streaming(Kernel::cast, c.act, n.tokens, n.vocab, elements * 4, narrow, 0), {logits}, {ref(e.d_logits)});
+    b.compute("logits cast backward", input, streaming(Kernel::cast, c.act, n.tokens, n.vocab, elements * 4, narrow, 0),
+              {logits}, {ref(e.d_logits)});
     d_logits = ref(e.d_logits);
   }
   const bool normed = c.has(id.final_gamma);
@@ -453,8 +474,7 @@ void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   const BufferRef d_hidden = ref(c.tmp.d_hidden);
   const bool direct = !normed && n.t == 1;
   linear_input(b, c, "logits dgrad", d_logits, id.head, 0, direct ? d_hidden : ref(e.d_final_full), n.vocab, n.h);
-  BufferRef d = direct ? d_hidden
-                       : leave_region(b, c, ref(e.d_final_full), normed ? ref(e.d_final) : d_hidden, input);
+  BufferRef d = direct ? d_hidden : leave_region(b, c, ref(e.d_final_full), normed ? ref(e.d_final) : d_hidden, input);
   linear_weight(b, c, "logits wgrad", d_logits, full, id.head, id.head_bias, 0, n.vocab, n.h, n.tokens);
   if (normed)
     norm_backward(b, c, "final norm backward", d, ref(e.hidden), id.final_gamma, id.final_beta, 0, ref(e.final_stats),

@@ -53,8 +53,8 @@ Compute attention(const AttentionShape& a, Kernel kernel, double flops, int64_t 
 
 /// One product over all heads: 2 b a s^2 d.
 double product_flops(const AttentionShape& a) {
-  return 2.0 * static_cast<double>(a.batch * a.heads) * static_cast<double>(a.seq) *
-         static_cast<double>(a.seq) * static_cast<double>(a.head_dim);
+  return 2.0 * static_cast<double>(a.batch * a.heads) * static_cast<double>(a.seq) * static_cast<double>(a.seq) *
+         static_cast<double>(a.head_dim);
 }
 
 }  // namespace
@@ -81,8 +81,7 @@ Compute context_forward(const AttentionShape& a) {
 }
 Compute context_backward(const AttentionShape& a) {
   const auto b = bytes_of(a);
-  Compute c = attention(a, Kernel::context_backward, 2 * product_flops(a), b.q + 2 * b.scores + b.kv,
-                        b.scores + b.kv);
+  Compute c = attention(a, Kernel::context_backward, 2 * product_flops(a), b.q + 2 * b.scores + b.kv, b.scores + b.kv);
   c.launches = 2;
   return c;
 }

@@ -13,27 +13,57 @@
 
 namespace wt::plan {
 
-inline constexpr std::array<std::string_view, 39> kKernelNames = {
-    "gemm", "bias_gradient", "norm_forward", "norm_backward", "rope_forward", "rope_backward",
-    "qk_norm_forward", "qk_norm_backward", "attention_forward", "attention_backward", "scores_forward",
-    "softmax_forward", "context_forward", "context_backward", "softmax_backward", "scores_backward",
-    "activation_forward", "activation_backward", "residual_forward", "residual_backward", "add",
-    "dropout_forward", "dropout_backward", "embedding_forward", "embedding_backward", "position_forward",
-    "position_backward", "loss_max", "loss_sums", "loss_forward", "loss_backward", "scale", "square_sum",
-    "adam", "sgd", "fill_zero", "cast", "copy", "transpose"};
-inline constexpr std::array<std::string_view, 5> kCollectiveNames = {"all_reduce", "all_gather",
-                                                                     "reduce_scatter", "all_to_all",
-                                                                     "broadcast"};
+inline constexpr std::array<std::string_view, 39> kKernelNames = {"gemm",
+                                                                  "bias_gradient",
+                                                                  "norm_forward",
+                                                                  "norm_backward",
+                                                                  "rope_forward",
+                                                                  "rope_backward",
+                                                                  "qk_norm_forward",
+                                                                  "qk_norm_backward",
+                                                                  "attention_forward",
+                                                                  "attention_backward",
+                                                                  "scores_forward",
+                                                                  "softmax_forward",
+                                                                  "context_forward",
+                                                                  "context_backward",
+                                                                  "softmax_backward",
+                                                                  "scores_backward",
+                                                                  "activation_forward",
+                                                                  "activation_backward",
+                                                                  "residual_forward",
+                                                                  "residual_backward",
+                                                                  "add",
+                                                                  "dropout_forward",
+                                                                  "dropout_backward",
+                                                                  "embedding_forward",
+                                                                  "embedding_backward",
+                                                                  "position_forward",
+                                                                  "position_backward",
+                                                                  "loss_max",
+                                                                  "loss_sums",
+                                                                  "loss_forward",
+                                                                  "loss_backward",
+                                                                  "scale",
+                                                                  "square_sum",
+                                                                  "adam",
+                                                                  "sgd",
+                                                                  "fill_zero",
+                                                                  "cast",
+                                                                  "copy",
+                                                                  "transpose"};
+inline constexpr std::array<std::string_view, 5> kCollectiveNames = {"all_reduce", "all_gather", "reduce_scatter",
+                                                                     "all_to_all", "broadcast"};
 inline constexpr std::array<std::string_view, 3> kReductionNames = {"sum", "max", "average"};
 inline constexpr std::array<std::string_view, 10> kPhaseNames = {
-    "load", "model", "optimizer_state", "forward", "recompute",
-    "backward_input", "backward_weight", "reduce", "optimizer", "checkpoint"};
+    "load",           "model",           "optimizer_state", "forward",   "recompute",
+    "backward_input", "backward_weight", "reduce",          "optimizer", "checkpoint"};
 inline constexpr std::array<std::string_view, kStreams> kStreamNames = {
-    "compute", "tensor", "data", "send_next", "receive_previous",
+    "compute",       "tensor",       "data",    "send_next", "receive_previous",
     "send_previous", "receive_next", "copy_in", "copy_out"};
 inline constexpr std::array<std::string_view, 14> kRoleNames = {
     "weight", "gradient", "master", "moment1", "moment2", "activation", "transient",
-    "bucket", "tokens", "labels", "loss", "scalar", "workspace", "copy"};
+    "bucket", "tokens",   "labels", "loss",    "scalar",  "workspace",  "copy"};
 inline constexpr std::array<std::string_view, 4> kScopeNames = {"rank", "persistent", "micro_batch", "invocation"};
 inline constexpr std::array<std::string_view, 4> kSpaceNames = {"device", "pinned", "pageable", "nvme"};
 inline constexpr std::array<std::string_view, 2> kDirectionNames = {"next_stage", "previous_stage"};

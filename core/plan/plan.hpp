@@ -37,10 +37,10 @@ struct Mesh {
   std::vector<Axis> axes;
 
   int64_t ranks() const;
-  int64_t stride(AxisId) const;                       // ranks between neighbours on the axis
+  int64_t stride(AxisId) const;  // ranks between neighbours on the axis
   int64_t coordinate(RankId, AxisId) const;
   std::optional<AxisId> find(std::string_view name) const;
-  int64_t size(std::string_view name) const;          // 1 for an axis that the mesh does not have
+  int64_t size(std::string_view name) const;  // 1 for an axis that the mesh does not have
   bool operator==(const Mesh&) const = default;
 };
 
@@ -74,7 +74,10 @@ enum class PlacementKind : uint8_t {
 struct Placement {
   PlacementKind kind = PlacementKind::loop;
   int64_t pipeline = 1, chunks = 1;
-  struct Slot { int64_t pp = 0, chunk = 0; bool operator==(const Slot&) const = default; };
+  struct Slot {
+    int64_t pp = 0, chunk = 0;
+    bool operator==(const Slot&) const = default;
+  };
   Slot slot(int64_t stage) const;
   int64_t stage(Slot) const;
   int64_t stages() const { return pipeline * chunks; }
@@ -84,11 +87,20 @@ struct Placement {
 // ------------------------------------------------------------------------------------------------- buffers
 
 enum class Role : uint8_t {
-  weight, gradient, master, moment1, moment2,  // persistent training state
+  weight,
+  gradient,
+  master,
+  moment1,
+  moment2,     // persistent training state
   activation,  // saved by a forward for its backward
   transient,   // lives within one invocation
   bucket,      // flat communication buffer
-  tokens, labels, loss, scalar, workspace, copy  // copy: start-up copies, staging
+  tokens,
+  labels,
+  loss,
+  scalar,
+  workspace,
+  copy  // copy: start-up copies, staging
 };
 
 enum class Scope : uint8_t {
@@ -120,12 +132,12 @@ struct Buffer {
   Space space = Space::device;
   Scope scope = Scope::invocation;
   bool per_layer = false;
-  bool view = false;         // storage belongs to another buffer: see Part::views
+  bool view = false;  // storage belongs to another buffer: see Part::views
   std::vector<int64_t> shape;
   std::vector<Shard> shards;
   // Weights: the value of each *global* element depends on (seed, name up to "_copy", layer of the model, index).
   Init init = Init::none;
-  double init_scale = 0;     // normal: standard deviation
+  double init_scale = 0;  // normal: standard deviation
   int64_t elements() const;
   Bytes bytes() const { return {elements() * size_of(dtype)}; }
   bool operator==(const Buffer&) const = default;
@@ -153,20 +165,28 @@ struct View {
 
 /// What a model chunk is made of; chunks of equal composition share one part, hence their blocks.
 struct Part {
-  std::string name;                    // "first", "middle", "last", "whole"
+  std::string name;  // "first", "middle", "last", "whole"
   bool embedding = false, head = false;
   int64_t layers = 0;
-  std::vector<BufferId> persistent;    // owned storage (views excluded), reserved in the setup blocks
+  std::vector<BufferId> persistent;  // owned storage (views excluded), reserved in the setup blocks
   std::vector<View> views;
-  int64_t parameters = 0;              // elements on one rank, before data-parallel sharding, padding excluded
+  int64_t parameters = 0;  // elements on one rank, before data-parallel sharding, padding excluded
   bool operator==(const Part&) const = default;
 };
 
 // ----------------------------------------------------------------------------------------------------- ops
 
 enum class Phase : uint8_t {
-  load, model, optimizer_state,  // setup: load, model built, optimizer built
-  forward, recompute, backward_input, backward_weight, reduce, optimizer, checkpoint
+  load,
+  model,
+  optimizer_state,  // setup: load, model built, optimizer built
+  forward,
+  recompute,
+  backward_input,
+  backward_weight,
+  reduce,
+  optimizer,
+  checkpoint
 };
 
 /// Compute kernels. Operands are positional; [..] optional. T = rows of a token matrix (sequence x batch,
@@ -205,14 +225,14 @@ enum class Kernel : uint8_t {
   loss_forward,         // sums, max -> loss        mean over tokens and micro-batches, accumulates
   loss_backward,        // logits, max, sums, labels -> dlogits
   scale,                // x -> x                   gradients by 1 / data-parallel size
-  square_sum,           // x, [duplicates...] -> scalar    accumulates the squares of x, less those of `duplicates` (which
-                        // share storage with x) on ranks whose index in Compute::group is not 0; the last
-                        // Compute::function duplicates are left out on every rank
-  adam,                 // grad, [norm], master, m, v -> param, master, m, v    without master weights: param for master
+  square_sum,  // x, [duplicates...] -> scalar    accumulates the squares of x, less those of `duplicates` (which
+               // share storage with x) on ranks whose index in Compute::group is not 0; the last
+               // Compute::function duplicates are left out on every rank
+  adam,        // grad, [norm], master, m, v -> param, master, m, v    without master weights: param for master
   sgd,
-  fill_zero,            // -> x
-  cast,                 // x -> y
-  copy,                 // x... -> y...             one by one; with Compute::group: y = this rank's rows of x
+  fill_zero,  // -> x
+  cast,       // x -> y
+  copy,       // x... -> y...             one by one; with Compute::group: y = this rank's rows of x
   transpose
 };
 
@@ -227,15 +247,15 @@ struct Work {
 /// token-wise kernels {rows, columns}; embedding and loss {rows, columns, vocabulary shard}; optimizer {elements}.
 struct Compute {
   Kernel kernel = Kernel::gemm;
-  DType dtype = DType::bf16;           // of the arithmetic
+  DType dtype = DType::bf16;  // of the arithmetic
   std::array<int64_t, 5> dims{};
   bool transpose_a = false, transpose_b = false, accumulate = false, causal = false, gated = false;
-  uint8_t function = 0;                // activation: wt::Activation; norm: wt::Norm
-  uint16_t launches = 1;               // kernels that the host issues for it
-  uint16_t pieces = 1;                 // gemm: run as this many products of dims[0] / pieces rows (pipelined waits)
-  GroupId group;                       // vocabulary shard, slice: whose coordinate decides
-  double scalar = 0;                   // scale: the factor; dropout: the probability; norm: epsilon; attention: window
-                                       // (0: none); adam: the norm to clip at (0: none)
+  uint8_t function = 0;   // activation: wt::Activation; norm: wt::Norm
+  uint16_t launches = 1;  // kernels that the host issues for it
+  uint16_t pieces = 1;    // gemm: run as this many products of dims[0] / pieces rows (pipelined waits)
+  GroupId group;          // vocabulary shard, slice: whose coordinate decides
+  double scalar = 0;      // scale: the factor; dropout: the probability; norm: epsilon; attention: window
+                          // (0: none); adam: the norm to clip at (0: none)
   Work work;
   bool operator==(const Compute&) const = default;
 };
@@ -256,24 +276,50 @@ struct Collective {
 
 /// To the owner of the next (forward) or previous (backward) global stage, same coordinates otherwise.
 enum class Direction : uint8_t { next_stage, previous_stage };
-struct Send { Direction to = Direction::next_stage; int64_t bytes = 0; bool operator==(const Send&) const = default; };
-struct Receive { Direction from = Direction::previous_stage; int64_t bytes = 0; bool operator==(const Receive&) const = default; };
+struct Send {
+  Direction to = Direction::next_stage;
+  int64_t bytes = 0;
+  bool operator==(const Send&) const = default;
+};
+struct Receive {
+  Direction from = Direction::previous_stage;
+  int64_t bytes = 0;
+  bool operator==(const Receive&) const = default;
+};
 
 /// Between memory spaces, or to and from storage.
-struct Copy { Space from = Space::device, to = Space::pinned; int64_t bytes = 0; bool operator==(const Copy&) const = default; };
+struct Copy {
+  Space from = Space::device, to = Space::pinned;
+  int64_t bytes = 0;
+  bool operator==(const Copy&) const = default;
+};
 
 /// The host stops issuing until the waits of the op are over (loss read-out, gradient-norm check).
-struct HostWait { bool operator==(const HostWait&) const = default; };
+struct HostWait {
+  bool operator==(const HostWait&) const = default;
+};
 
 /// No work: its stream goes on when the waits are over. In the setup it stands for loading: what it writes gets its
 /// initial values (Buffer::init of every view in it).
-struct Join { bool operator==(const Join&) const = default; };
+struct Join {
+  bool operator==(const Join&) const = default;
+};
 
 /// Closed set: a new kind must be taught to every visitor before anything builds.
 using Body = std::variant<Compute, Collective, Send, Receive, Copy, HostWait, Join>;
 
 /// In-order queues of a rank.
-enum class Stream : uint8_t { compute, tensor, data, send_next, receive_previous, send_previous, receive_next, copy_in, copy_out };
+enum class Stream : uint8_t {
+  compute,
+  tensor,
+  data,
+  send_next,
+  receive_previous,
+  send_previous,
+  receive_next,
+  copy_in,
+  copy_out
+};
 inline constexpr int kStreams = 9;
 
 /// What must be over before an op may start, besides its predecessor on its own stream.
@@ -283,15 +329,18 @@ struct Wait {
            // iterations ago (none: no wait), in an earlier segment its last instance
     tail,  // everything issued before on stream `index`, in this invocation or an earlier one
     piece  // pipelined with op `index` of the same segment iteration, both cut along their rows in `pieces`: may start
-           // when that op has done its first piece (of equal times), and ends no earlier than one piece of its own after
-           // that op's end. An engine that cannot cut ops may treat it as `op`.
+    // when that op has done its first piece (of equal times), and ends no earlier than one piece of its own after
+    // that op's end. An engine that cannot cut ops may treat it as `op`.
   };
   Kind kind = Kind::op;
   uint32_t index = 0, iterations_back = 0, pieces = 0;
   bool operator==(const Wait&) const = default;
 };
 
-struct Range { uint32_t begin = 0, count = 0; bool operator==(const Range&) const = default; };
+struct Range {
+  uint32_t begin = 0, count = 0;
+  bool operator==(const Range&) const = default;
+};
 
 /// One op; its lists lie in the pools of its block.
 struct Op {
@@ -299,8 +348,8 @@ struct Op {
   Phase phase = Phase::forward;
   Stream stream = Stream::compute;
   Body body;
-  Range waits;             // Block::waits
-  Range reads, writes;     // Block::refs, positional
+  Range waits;               // Block::waits
+  Range reads, writes;       // Block::refs, positional
   Range reserves, releases;  // Block::refs: storage that begins at issue of this op, ends after it
 };
 
@@ -321,13 +370,17 @@ struct Block {
   std::vector<Op> ops;
   std::vector<Wait> waits;
   std::vector<BufferRef> refs;
-  int64_t op_instances() const;  // with segments unrolled
+  int64_t op_instances() const;         // with segments unrolled
   bool operator==(const Block&) const;  // of what the lists hold, wherever they lie in the pools
 };
 
 // ------------------------------------------------------------------------------------------------ programs
 
-struct Binding { uint16_t chunk = 0; uint16_t micro_batch = 0; bool operator==(const Binding&) const = default; };
+struct Binding {
+  uint16_t chunk = 0;
+  uint16_t micro_batch = 0;
+  bool operator==(const Binding&) const = default;
+};
 
 struct Invocation {
   BlockId block;
@@ -346,11 +399,11 @@ struct StepOrder {
 /// The ranks that satisfy `when` run this.
 struct Program {
   std::string name;
-  AxisFilter when;                     // an invalid axis: every rank
-  std::vector<PartId> chunks;          // part of each chunk
-  std::vector<int64_t> first_layer;    // model layer at which each chunk starts
-  std::vector<Invocation> setup;       // load, model, optimizer state: once
-  std::vector<StepOrder> steps;        // steps[0] is the steady one
+  AxisFilter when;                   // an invalid axis: every rank
+  std::vector<PartId> chunks;        // part of each chunk
+  std::vector<int64_t> first_layer;  // model layer at which each chunk starts
+  std::vector<Invocation> setup;     // load, model, optimizer state: once
+  std::vector<StepOrder> steps;      // steps[0] is the steady one
   bool operator==(const Program&) const = default;
 };
 
@@ -379,7 +432,10 @@ struct Plan {
 ProgramId program_of(const Plan&, RankId rank);
 
 /// The peer of `rank` for a send or receive of `chunk` in this direction; nothing at the ends of the pipeline.
-struct Peer { RankId rank; int64_t chunk = 0; };
+struct Peer {
+  RankId rank;
+  int64_t chunk = 0;
+};
 std::optional<Peer> peer_of(const Plan&, RankId rank, int64_t chunk, Direction);
 
 /// Calls f(op, op_index, layer, op_instance) for every op instance of the block in issue order; layer is -1 outside layers.
@@ -389,8 +445,7 @@ void for_each_op(const Block& block, F&& f) {
   for (const Segment& s : block.segments)
     for (uint32_t i = 0; i < s.iterations; ++i) {
       const int64_t layer = s.first_layer < 0 ? -1 : s.first_layer + int64_t{s.layer_step} * i;
-      for (uint32_t k = s.first_op; k < s.first_op + s.op_count; ++k, ++instance)
-        f(block.ops[k], k, layer, instance);
+      for (uint32_t k = s.first_op; k < s.first_op + s.op_count; ++k, ++instance) f(block.ops[k], k, layer, instance);
     }
 }
 

@@ -1,27 +1,13 @@
 #include "core/spec/data_dir.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
+
+#include "core/base/data_path.hpp"
 
 namespace wt {
 
 namespace fs = std::filesystem;
-
-std::vector<std::string> data_roots() {
-  std::vector<std::string> out;
-  std::error_code ignored;
-  auto add = [&](const fs::path& p) {
-    if (!p.empty() && fs::is_directory(p, ignored)) out.push_back(p.string());
-  };
-  if (const char* set = std::getenv("WINDTUNNEL_DATA")) add(set);
-#ifdef WT_SOURCE_DATA
-  add(WT_SOURCE_DATA);
-#endif
-  const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
-  if (!self.empty()) add(self.parent_path().parent_path() / "share" / "windtunnel");
-  return out;
-}
 
 std::string find_data(std::string_view kind, std::string_view name) {
   std::error_code ignored;

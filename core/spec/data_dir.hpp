@@ -1,4 +1,4 @@
-// Where built-in data lives: WINDTUNNEL_DATA, then the source tree, then <prefix>/share/windtunnel.
+// Built-in models, clusters and data by name, in the roots of core/base/data_path.hpp.
 // Looks names up and lists them; reads nothing.
 #pragma once
 
@@ -7,9 +7,6 @@
 #include <vector>
 
 namespace wt {
-
-/// Directories that hold models/, cluster_specs/ and data/, first wins. WINDTUNNEL_DATA is read on every call.
-std::vector<std::string> data_roots();
 
 /// Path of <root>/<kind>/<name>.yaml, or of the file or directory <root>/<kind>/<name>, in the first root that has it;
 /// "" if none. `kind` is a folder: "models", "cluster_specs", "cluster_specs/devices", "data", "data/kernels".

@@ -94,8 +94,7 @@ class MapReader {
   const tree::Entry* take(std::string_view key, Need need, const Hint& hint) {
     known_.push_back(key);
     const tree::Entry* e = map_.find(key);
-    if (!e && need == kRequired)
-      faults_.push_back({map_.place, path_, fmt::format("missing key '{}'", key), hint()});
+    if (!e && need == kRequired) faults_.push_back({map_.place, path_, fmt::format("missing key '{}'", key), hint()});
     return e;
   }
   template <class T>
@@ -107,8 +106,7 @@ class MapReader {
     if (faults_.size() == before) check(inner, out);  // checks across keys guess when one of them is missing
     inner.finish();
   }
-  const tree::Entry* take_scalar(std::string_view key, Need need, std::string_view expected,
-                                 std::string_view example);
+  const tree::Entry* take_scalar(std::string_view key, Need need, std::string_view expected, std::string_view example);
   std::string path_of(std::string_view key) const {
     return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
   }

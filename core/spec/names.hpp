@@ -28,7 +28,7 @@ std::span<const Named<AttentionKernel>> names_of(AttentionKernel);
 std::span<const Named<OptimizerKind>> names_of(OptimizerKind);
 
 template <class E>
-  requires requires(E e) { names_of(e); }
+requires requires(E e) { names_of(e); }
 std::string_view to_text(E value) {
   for (const auto& row : names_of(value))
     if (row.value == value) return row.name;

@@ -35,8 +35,7 @@ Result<JobSpec> read_job(const std::string& path, std::span<const std::string> o
 Result<ModelSpec> parse_model(std::string_view text, const std::string& file);
 Result<ClusterSpec> parse_cluster(std::string_view text, const std::string& file);
 Result<DeviceSpec> parse_device(std::string_view text, const std::string& file);
-Result<JobSpec> parse_job(std::string_view text, const std::string& file,
-                          std::span<const std::string> overrides = {});
+Result<JobSpec> parse_job(std::string_view text, const std::string& file, std::span<const std::string> overrides = {});
 Result<StrategySpec> parse_strategy(std::string_view text, const std::string& file);
 Result<TrainingSpec> parse_training(std::string_view text, const std::string& file);
 

@@ -45,7 +45,7 @@ struct ModelSpec {
   int64_t layers = 0, hidden = 0, ffn_hidden = 0;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;  // heads * head_dim need not equal hidden; MLA: nope + rope
   int64_t vocab = 0, max_context = 0;
-  bool gated_mlp = false;                         // two input projections (SwiGLU, GeGLU)
+  bool gated_mlp = false;  // two input projections (SwiGLU, GeGLU)
   Activation activation = Activation::gelu;
   Norm norm = Norm::layer_norm;
   Position position = Position::learned;
@@ -77,11 +77,8 @@ struct ModelSpec {
 
 /// Parameters of the whole model by kind; the formulas are facts HF-2 (docs/facts.md).
 struct ParameterCount {
-  int64_t embedding = 0, position = 0, attention = 0, mlp = 0, experts = 0, router = 0, norms = 0, head = 0,
-          mtp = 0;
-  int64_t total() const {
-    return embedding + position + attention + mlp + experts + router + norms + head + mtp;
-  }
+  int64_t embedding = 0, position = 0, attention = 0, mlp = 0, experts = 0, router = 0, norms = 0, head = 0, mtp = 0;
+  int64_t total() const { return embedding + position + attention + mlp + experts + router + norms + head + mtp; }
 };
 ParameterCount count_parameters(const ModelSpec&);
 /// Parameters that one token passes through: all, less the experts that its router does not choose.
@@ -95,15 +92,15 @@ enum class GpuGeneration : uint8_t { volta, turing, ampere, ada, hopper, blackwe
 struct DeviceSpec {
   std::string name, vendor, source;
   GpuGeneration generation = GpuGeneration::other;
-  Bytes memory;                     // what the driver offers, before the context
+  Bytes memory;  // what the driver offers, before the context
   BytesPerSecond memory_bandwidth;
   Bytes l2_cache;
-  int64_t multiprocessors = 0;      // SM or CU
+  int64_t multiprocessors = 0;  // SM or CU
   double clock_hz = 0;
   double power_watts = 0;
   std::map<DType, FlopsPerSecond> peak;
-  std::string kernels;              // name of a file in data/kernels: measured curves; "" = roofline only
-  Bytes context_memory;             // CUDA context and library workspaces before the first tensor
+  std::string kernels;   // name of a file in data/kernels: measured curves; "" = roofline only
+  Bytes context_memory;  // CUDA context and library workspaces before the first tensor
   bool operator==(const DeviceSpec&) const = default;
 };
 
@@ -112,10 +109,10 @@ enum class ScaleUpKind : uint8_t { none, nvswitch, nvlink_mesh, nvlink_pairs, xg
 /// What joins the devices of a node (or of an NVLink domain that spans nodes).
 struct ScaleUpSpec {
   ScaleUpKind kind = ScaleUpKind::pcie;
-  BytesPerSecond bandwidth;      // per device, one direction, nominal
-  Time latency;                  // one hop
-  int64_t domain = 0;            // devices that reach each other over it; 0: those of one node
-  bool sharp = false;            // the switch reduces (NVLS)
+  BytesPerSecond bandwidth;  // per device, one direction, nominal
+  Time latency;              // one hop
+  int64_t domain = 0;        // devices that reach each other over it; 0: those of one node
+  bool sharp = false;        // the switch reduces (NVLS)
   bool operator==(const ScaleUpSpec&) const = default;
 };
 
@@ -125,12 +122,12 @@ enum class FabricKind : uint8_t { none, infiniband, roce, ethernet, efa, slingsh
 struct FabricSpec {
   FabricKind kind = FabricKind::none;
   int64_t nics_per_node = 0;
-  BytesPerSecond nic_bandwidth;      // one NIC, one direction, nominal
-  double nic_efficiency = 0;         // share that a large NCCL message reaches; 0: by kind (data/fabrics.yaml)
-  Time latency;                      // extra one-way latency over NCCL's NET constant
+  BytesPerSecond nic_bandwidth;  // one NIC, one direction, nominal
+  double nic_efficiency = 0;     // share that a large NCCL message reaches; 0: by kind (data/fabrics.yaml)
+  Time latency;                  // extra one-way latency over NCCL's NET constant
   bool rail_optimised = true;
-  double oversubscription = 1;       // leaf uplinks: nominal bandwidth below / above
-  int64_t nodes_per_leaf = 0;        // 0: unknown; nodes under one leaf group see no oversubscription
+  double oversubscription = 1;  // leaf uplinks: nominal bandwidth below / above
+  int64_t nodes_per_leaf = 0;   // 0: unknown; nodes under one leaf group see no oversubscription
   bool gpu_direct = true;
   bool operator==(const FabricSpec&) const = default;
 };
@@ -138,11 +135,11 @@ struct FabricSpec {
 struct NodeSpec {
   int64_t devices = 0;
   ScaleUpSpec scale_up;
-  BytesPerSecond pcie_bandwidth;     // one device, one direction, host <-> device, nominal
+  BytesPerSecond pcie_bandwidth;       // one device, one direction, host <-> device, nominal
   BytesPerSecond host_copy_bandwidth;  // measured pinned copy
   Bytes host_memory;
   BytesPerSecond host_memory_bandwidth;
-  std::string cpu_vendor;            // "intel", "amd", "nvidia": NCCL's network overhead differs
+  std::string cpu_vendor;  // "intel", "amd", "nvidia": NCCL's network overhead differs
   Bytes nvme;
   BytesPerSecond nvme_read, nvme_write;
   bool operator==(const NodeSpec&) const = default;
@@ -182,23 +179,23 @@ struct RecomputeSpec {
 /// How the work is cut. Degrees are counts of ranks; `data` is what is left of the world.
 struct StrategySpec {
   int64_t tensor = 1, pipeline = 1, context = 1, expert = 1;
-  int64_t data = 0;              // 0: world / (tensor * pipeline * context)
-  int64_t virtual_stages = 1;    // model chunks per pipeline rank
+  int64_t data = 0;            // 0: world / (tensor * pipeline * context)
+  int64_t virtual_stages = 1;  // model chunks per pipeline rank
   bool sequence_parallel = false;
-  std::string schedule = "1f1b";  // a file name of core/lower/schedules
-  int64_t group_size = 0;        // interleaved: micro-batches per round of chunks; 0: pipeline
+  std::string schedule = "1f1b";                          // a file name of core/lower/schedules
+  int64_t group_size = 0;                                 // interleaved: micro-batches per round of chunks; 0: pipeline
   int64_t first_stage_layers = 0, last_stage_layers = 0;  // 0: even split
   bool account_for_embedding = false, account_for_loss = false;  // each counts as one layer in the split
-  bool overlap_p2p = true;       // interleaved only; the others are always blocking in Megatron
+  bool overlap_p2p = true;  // interleaved only; the others are always blocking in Megatron
   DataParallel data_parallel = DataParallel::ddp;
-  Bytes ddp_bucket{25 << 20};    // PyTorch DDP: bytes; the first is 1 MiB
+  Bytes ddp_bucket{25 << 20};  // PyTorch DDP: bytes; the first is 1 MiB
   Bytes ddp_first_bucket{1 << 20};
-  int64_t bucket_elements = 0;   // Megatron: elements; 0: max(40e6, 1e6 * dp)
+  int64_t bucket_elements = 0;        // Megatron: elements; 0: max(40e6, 1e6 * dp)
   DType gradient_dtype = DType::f32;  // on the wire and in the accumulation buffer
   bool overlap_grad_reduce = false, overlap_param_gather = false;
   RecomputeSpec recompute;
   AttentionKernel attention = AttentionKernel::flash;
-  bool tensor_overlap = false;   // Transformer Engine user buffers: collectives cut and hidden behind products
+  bool tensor_overlap = false;  // Transformer Engine user buffers: collectives cut and hidden behind products
   bool operator==(const StrategySpec&) const = default;
 };
 
@@ -209,22 +206,22 @@ enum class OptimizerKind : uint8_t { adam, sgd };
 struct TrainingSpec {
   int64_t micro_batch = 1, global_batch = 1;  // sequences
   int64_t seq_len = 0;
-  DType compute_dtype = DType::bf16;          // of matrix products
-  DType param_dtype = DType::bf16;            // of the weights that compute reads
-  bool master_weights = true;                 // fp32 copy in the optimizer
+  DType compute_dtype = DType::bf16;  // of matrix products
+  DType param_dtype = DType::bf16;    // of the weights that compute reads
+  bool master_weights = true;         // fp32 copy in the optimizer
   OptimizerKind optimizer = OptimizerKind::adam;
   DType moment_dtype = DType::f32;
-  double gradient_clipping = 1.0;             // 0: none
+  double gradient_clipping = 1.0;  // 0: none
   bool dropout = false;
-  bool fused_kernels = true;                  // bias + activation, bias + dropout + add, masked softmax, rope
-  bool fused_loss = false;                    // no fp32 copy of the logits
-  int64_t vocab_multiple = 128;               // vocabulary padded to a multiple of this times tensor
-  double total_tokens = 0;                    // of the whole run; 0: unknown
+  bool fused_kernels = true;     // bias + activation, bias + dropout + add, masked softmax, rope
+  bool fused_loss = false;       // no fp32 copy of the logits
+  int64_t vocab_multiple = 128;  // vocabulary padded to a multiple of this times tensor
+  double total_tokens = 0;       // of the whole run; 0: unknown
   uint64_t seed = 1234;
   // Host side: how long the host needs to issue one kernel; a step is host-bound when this exceeds the kernels.
-  Time host_issue;                            // 0: by `framework` data (data/hosts.yaml)
-  std::string host_profile = "default";       // row of data/hosts.yaml
-  double fragmentation = 0.0;                 // share of the peak that the allocator cannot use
+  Time host_issue;                       // 0: by `framework` data (data/hosts.yaml)
+  std::string host_profile = "default";  // row of data/hosts.yaml
+  double fragmentation = 0.0;            // share of the peak that the allocator cannot use
   bool operator==(const TrainingSpec&) const = default;
 };
 

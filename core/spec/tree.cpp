@@ -19,7 +19,8 @@ std::string to_text(const Place& place, std::string_view path) {
   if (place.source && place.source->is_override) {
     // "--set strategy.tensor=4" says strategy.tensor itself; "--set strategy={tensor: 4}" does not.
     const std::string_view label = place.source->label;
-    if (!path.empty() && label.find(fmt::format(" {}=", path)) == std::string_view::npos)
+    if (!path.empty() && label.find(fmt::format(" {}=", path)) == std::string_view::npos &&
+        label.find(fmt::format(" {}.", path)) == std::string_view::npos)
       out += fmt::format(": {}", path);
     return out;
   }

@@ -62,6 +62,21 @@ int64_t count(const Node& node);
 /// Finds all faults it can: bytes that are not UTF-8, syntax, duplicate keys, depth, size, tags, several documents.
 Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> source);
 
+/// A JSON key that its object holds twice: legal JSON, and Python's reader keeps the last value without a word.
+struct Duplicate {
+  std::string path;  // "rope_scaling" or "rope_scaling.factor"
+  int first_line = 0, line = 0;
+  bool same = false;  // both values are equal
+};
+
+/// Strict JSON. The tree keeps the last value of a key; `duplicates` says where that mattered. In the tree a string is
+/// a quoted scalar; numbers and true/false are unquoted scalars as written; a value's place is that of its key.
+Result<Node> parse_json(std::string_view text, std::shared_ptr<const Source> source,
+                        std::vector<Duplicate>& duplicates);
+
+/// Equal content, places aside.
+bool same_content(const Node& a, const Node& b);
+
 /// Line (from 1) of the first byte that starts no well-formed UTF-8 sequence, or of a NUL; 0 if there is none.
 int line_of_bad_byte(std::string_view text);
 

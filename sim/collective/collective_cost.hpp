@@ -15,12 +15,12 @@ namespace wt::sim {
 /// How the members of a group lie on the machine.
 struct GroupShape {
   int64_t ranks = 1;
-  int64_t nodes = 1;            // nodes touched
-  int64_t ranks_per_node = 1;   // largest number of members in one node
-  int64_t domains = 1;          // NVLink domains touched (a domain may span nodes: NVL72)
-  double nic_share = 1;         // share of a node's NIC bandwidth left to this group when its like-shaped sisters
-                                // (one for each remaining device of the node) run at the same time
-  bool crosses_leaf = false;    // members under more than one leaf switch group
+  int64_t nodes = 1;           // nodes touched
+  int64_t ranks_per_node = 1;  // largest number of members in one node
+  int64_t domains = 1;         // NVLink domains touched (a domain may span nodes: NVL72)
+  double nic_share = 1;        // share of a node's NIC bandwidth left to this group when its like-shaped sisters
+                               // (one for each remaining device of the node) run at the same time
+  bool crosses_leaf = false;   // members under more than one leaf switch group
   bool operator==(const GroupShape&) const = default;
 };
 
@@ -31,7 +31,7 @@ struct CollectiveEstimate {
   Time time;
   Algorithm algorithm = Algorithm::ring;
   Protocol protocol = Protocol::simple;
-  int64_t channels = 0;         // blocks that it takes from concurrent compute
+  int64_t channels = 0;                       // blocks that it takes from concurrent compute
   double latency_seconds = 0, bandwidth = 0;  // the two terms: time = latency + bytes / bandwidth (algorithm bandwidth)
 };
 

@@ -18,7 +18,7 @@ namespace wt::sim {
 enum class Bound : uint8_t { compute, memory, launch };
 
 struct CostEstimate {
-  Time time;                // on the device, all `launches` of the op together, gaps between kernels excluded
+  Time time;  // on the device, all `launches` of the op together, gaps between kernels excluded
   Bound bound = Bound::compute;
   double efficiency = 0;    // share of the peak of `bound` that is reached
   std::string_view source;  // "measured: data/kernels/h100/gemm.csv", "model: ..."; lives as long as the model

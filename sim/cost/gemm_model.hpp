@@ -20,9 +20,9 @@ double clock_of(const Facts& facts, double power_w, Regime regime);
 
 struct GemmShape {
   double groups = 1, m = 0, n = 0, k = 0;
-  int64_t bytes = 2;       // of an element of A and B
-  double output = 2;       // of C
-  double accumulate = 0;   // bytes of an element of C that is read first
+  int64_t bytes = 2;      // of an element of A and B
+  double output = 2;      // of C
+  double accumulate = 0;  // bytes of an element of C that is read first
   Layout layout = Layout::tn;
   double flops() const { return 2 * groups * m * n * k; }
 };
@@ -31,7 +31,8 @@ struct GemmTime {
   double seconds = 0;
   bool memory_bound = false;
 };
-GemmTime model_gemm(const GemmShape& shape, const Chip& chip, const Facts& facts, std::span<const Tile> tiles, double clock);
+GemmTime model_gemm(const GemmShape& shape, const Chip& chip, const Facts& facts, std::span<const Tile> tiles,
+                    double clock);
 
 class GemmModel {
  public:
@@ -49,9 +50,9 @@ class GemmModel {
 
  private:
   struct Learned {
-    float m, n, k;      // natural logarithms
-    float log_ratio;    // measured / model
-    float offset;       // squared distance added for another chip
+    float m, n, k;    // natural logarithms
+    float log_ratio;  // measured / model
+    float offset;     // squared distance added for another chip
     uint8_t bytes;
     Layout layout;
     bool grouped;

@@ -47,7 +47,7 @@ struct GemmPoint {
   double accumulate = 0;  // bytes of an element of C that is read; 0: none
   Regime regime = Regime::training;
   double groups = 1, m = 0, n = 0, k = 0, flops_per_second = 0;
-  uint16_t set = 0;       // KernelSet::sets
+  uint16_t set = 0;  // KernelSet::sets
 };
 
 enum class Pass : uint8_t { forward, backward, both };

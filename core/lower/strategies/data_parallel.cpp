@@ -61,7 +61,7 @@ std::vector<std::pair<int, int64_t>> registration(const Context& c, const ChunkP
 
 struct BucketRule {
   double limit = std::numeric_limits<double>::infinity(), first_limit = 0;  // elements or bytes
-  int64_t unit = 1;       // 1: elements; element size: bytes
+  int64_t unit = 1;                                                         // 1: elements; element size: bytes
   bool close_before = false;
   int64_t align = 1, pad = 1;
 };
@@ -154,8 +154,7 @@ void make_buckets(Context& c, ChunkPart& part) {
       k.weight_shard = k.weight;
       k.gradient_shard = k.gradient;
     }
-    if (c.training().master_weights && c.act != DType::f32)
-      k.master = make("master", Role::master, DType::f32, shard);
+    if (c.training().master_weights && c.act != DType::f32) k.master = make("master", Role::master, DType::f32, shard);
     if (c.training().optimizer == OptimizerKind::adam) {
       k.moment1 = make("moment1", Role::moment1, c.training().moment_dtype, shard);
       k.moment2 = make("moment2", Role::moment2, c.training().moment_dtype, shard);
@@ -164,13 +163,16 @@ void make_buckets(Context& c, ChunkPart& part) {
     if (k.master.valid() && c.grad != DType::f32) {
       const bool kept = c.strategy().data_parallel == DataParallel::megatron ||
                         c.strategy().data_parallel == DataParallel::distributed_optimizer;
-      k.main_gradient = make("main_grads", Role::gradient, DType::f32, shard, false,
-                             kept ? Scope::persistent : Scope::invocation);
+      k.main_gradient =
+          make("main_grads", Role::gradient, DType::f32, shard, false, kept ? Scope::persistent : Scope::invocation);
     }
   }
 
   // Views of parameters in buckets; runs of layers at a constant distance become one entry.
-  struct Place { int64_t layer, offset; size_t bucket; };
+  struct Place {
+    int64_t layer, offset;
+    size_t bucket;
+  };
   std::map<int, std::vector<Place>> places;
   for (size_t i = 0; i < buckets.size(); ++i)
     for (const auto& m : buckets[i].members) places[m.parameter].push_back({m.layer, m.offset, i});
@@ -179,7 +181,8 @@ void make_buckets(Context& c, ChunkPart& part) {
     std::sort(list.begin(), list.end(), [](const Place& a, const Place& b) { return a.layer < b.layer; });
     for (size_t i = 0; i < list.size();) {
       size_t end = i + 1;
-      const int64_t stride = end < list.size() && list[end].bucket == list[i].bucket ? list[end].offset - list[i].offset : 0;
+      const int64_t stride =
+          end < list.size() && list[end].bucket == list[i].bucket ? list[end].offset - list[i].offset : 0;
       while (end < list.size() && list[end].bucket == list[i].bucket && list[end].layer == list[end - 1].layer + 1 &&
              list[end].offset - list[end - 1].offset == stride)
         ++end;

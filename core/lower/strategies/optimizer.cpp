@@ -30,8 +30,7 @@ Refs gradients_of(const Context& c, const ChunkPart& part, Wanted wanted) {
   Refs refs;
   for (const auto& bucket : part.buckets)
     for (const auto& m : bucket.members)
-      if (wanted(m.parameter))
-        refs.push_back(c.gradient(m.parameter, static_cast<int>(std::max<int64_t>(m.layer, 0))));
+      if (wanted(m.parameter)) refs.push_back(c.gradient(m.parameter, static_cast<int>(std::max<int64_t>(m.layer, 0))));
   return refs;
 }
 
@@ -50,11 +49,19 @@ void zero_block(Context& c, ChunkPart& part, const std::string& name) {
   part.zero = c.add_block(b.finish());
 }
 
+void narrow_block(Context& c, ChunkPart& part, const std::string& name) {
+  if (!c.narrow() || part.layers == 0) return;
+  BlockBuilder b(c.plan, "cast weights " + name, part.id, BlockBuilder::Lifetimes::other);
+  b.segment(0, 1, part.layers);
+  narrow_layer(b, c, 0);
+  part.narrow = c.add_block(b.finish());
+}
+
 void tail_block(Context& c, ChunkPart& part, const std::string& name) {
   BlockBuilder b(c.plan, "finish gradients " + name, part.id, BlockBuilder::Lifetimes::other);
   b.segment(0);
-  const Refs shared = gradients_of(
-      c, part, [&](int k) { return c.parameters[static_cast<size_t>(k)].partial_over_tensor; });
+  const Refs shared =
+      gradients_of(c, part, [&](int k) { return c.parameters[static_cast<size_t>(k)].partial_over_tensor; });
   if (!shared.empty()) {
     const int64_t n = bytes_of(c, shared);
     Compute flatten = streaming(Kernel::copy, c.grad, 1, n / size_of(c.grad), n, n, 0,
@@ -115,8 +122,8 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
     BufferRef g = ref(k.gradient_shard);
     int64_t gradient_size = size_of(c.grad);
     if (k.main_gradient.valid()) {
-      b.compute("gradients to fp32", Phase::optimizer,
-                flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0), {g}, {ref(k.main_gradient)});
+      b.compute("gradients to fp32", Phase::optimizer, flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0),
+                {g}, {ref(k.main_gradient)});
       g = ref(k.main_gradient);
       gradient_size = 4;
     }
@@ -146,10 +153,21 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
 
 }  // namespace
 
+void narrow_layer(BlockBuilder& b, const Context& c, int offset) {
+  for (size_t k = 0; k < c.parameters.size(); ++k) {
+    const Parameter& q = c.parameters[k];
+    if (!q.narrow.valid()) continue;
+    Compute op = flat(Kernel::cast, DType::f8, q.elements, q.elements * size_of(c.act), 2 * q.elements, 2);
+    b.compute("fp8 weights", Phase::optimizer, op, {c.weight(static_cast<int>(k), offset)},
+              {ref(q.narrow, offset), ref(q.narrow_transposed, offset)});
+  }
+}
+
 void optimizer_blocks(Context& c, ChunkPart& part) {
   const std::string name = c.plan.parts[part.id.v].name;
   using Lifetimes = BlockBuilder::Lifetimes;
   zero_block(c, part, name);
+  if (!(overlaps_gather(c.strategy()) && c.n.dp > 1)) narrow_block(c, part, name);
   if (!overlaps_reduce(c.strategy())) {
     BlockBuilder b(c.plan, "reduce " + name, part.id, Lifetimes::other);
     b.segment(-1);

@@ -15,7 +15,9 @@ using plan::Phase;
 namespace {
 
 /// Layers [first, first + group * count): `group` layers share one checkpoint; group 0: nothing is recomputed.
-struct Run { int64_t first, group, count; };
+struct Run {
+  int64_t first, group, count;
+};
 
 std::vector<Run> runs_of(const RecomputeSpec& r, int64_t layers) {
   std::vector<Run> runs;
@@ -72,7 +74,7 @@ void layers_forward(BlockBuilder& b, const Context& c, const ChunkPart& part, La
     }
     for (int64_t i = 0; i < r.count; ++i) {
       b.segment(r.first + i * step);
-      for (int64_t j = 0; j < step; ++j) hooks->before_forward(b, r.first + i * step + j);
+      for (int64_t j = 0; j < step; ++j) hooks->before_forward(b, r.first + i * step + j, static_cast<int>(j));
       body();
     }
   }

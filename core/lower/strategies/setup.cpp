@@ -29,6 +29,14 @@ void setup_blocks(Context& c, ChunkPart& part) {
       b.op("load weights", Phase::load, Stream::compute, plan::Join{}, {}, {ref(k.weight)});
       b.reserve_here(ref(k.weight));
     }
+    if (!c.narrow() || part.layers == 0) return;
+    b.segment(0, 1, part.layers);
+    b.op("fp8 weights", Phase::load, Stream::compute, plan::Join{}, {}, {});
+    for (const Parameter& q : c.parameters)
+      if (q.narrow.valid()) {
+        b.reserve_here(ref(q.narrow));
+        b.reserve_here(ref(q.narrow_transposed));
+      }
   });
   // Megatron and DDP allocate gradient buffers with the model; DeepSpeed's appear with the first backward.
   const bool late_gradients = c.strategy().data_parallel == DataParallel::zero1;
@@ -41,7 +49,8 @@ void setup_blocks(Context& c, ChunkPart& part) {
         zero(b, "fp32 gradients", Phase::optimizer_state, k.main_gradient);
       if (!k.master.valid()) continue;
       const plan::Buffer& m = c.plan.buffer(k.master);
-      plan::Compute cast = streaming(Kernel::cast, DType::f32, 1, m.elements(), m.elements() * size_of(c.act), m.bytes().n, 0);
+      plan::Compute cast =
+          streaming(Kernel::cast, DType::f32, 1, m.elements(), m.elements() * size_of(c.act), m.bytes().n, 0);
       cast.dims = {m.elements()};
       b.compute("master weights", Phase::optimizer_state, cast, {ref(k.weight_shard)}, {ref(k.master)});
       b.reserve_here(ref(k.master));

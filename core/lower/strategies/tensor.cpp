@@ -17,7 +17,8 @@ int64_t gather_pieces(const Context& c) {
 plan::BufferRef enter_region(BlockBuilder& b, const Context& c, plan::BufferRef x, plan::BufferRef x_full,
                              plan::Phase phase, Beside beside) {
   if (!c.n.sequence_parallel) return x;
-  plan::Collective gather{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.tp, bytes_of(c, x_full)};
+  plan::Collective gather{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.plan.buffer(x.buffer).dtype, c.tp,
+                          bytes_of(c, x_full)};
   b.op("tp all-gather", phase, plan::Stream::tensor, gather, {x}, {x_full});
   if (beside == Beside::cut && gather_pieces(c) > 1) b.pipeline_next(static_cast<uint32_t>(gather_pieces(c)));
   return x_full;

@@ -1,0 +1,63 @@
+// How many operands each kernel has and which of its outputs accumulate: the table behind the comments of
+// plan::Kernel, for whoever checks, executes or interprets a plan. Not what a kernel computes or costs.
+#pragma once
+
+#include <cstdint>
+
+#include "core/plan/plan.hpp"
+
+namespace wt::plan {
+
+struct KernelOperands {
+  uint8_t least_reads = 0, most_reads = 0;    // most_reads 255: any number
+  uint8_t least_writes = 0, most_writes = 0;
+  uint8_t accumulates = 0;  // bit i: with Compute::accumulate, writes[i] is added to; else it is overwritten
+};
+
+/// An output that accumulates is also an input: it must have been written before.
+constexpr KernelOperands operands_of(Kernel k) {
+  switch (k) {
+    case Kernel::gemm: return {2, 3, 1, 1, 1};
+    case Kernel::bias_gradient: return {1, 1, 1, 1, 1};
+    case Kernel::norm_forward: return {2, 3, 2, 2, 0};
+    case Kernel::norm_backward: return {4, 4, 2, 3, 0b110};
+    case Kernel::rope_forward:
+    case Kernel::rope_backward: return {1, 1, 1, 1, 0};
+    case Kernel::qk_norm_forward: return {3, 3, 2, 2, 0};
+    case Kernel::qk_norm_backward: return {5, 5, 3, 3, 0b110};
+    case Kernel::attention_forward: return {1, 1, 2, 2, 0};
+    case Kernel::attention_backward: return {4, 4, 1, 1, 0};
+    case Kernel::scores_forward: return {1, 1, 1, 1, 0};
+    case Kernel::softmax_forward: return {1, 1, 1, 1, 0};
+    case Kernel::context_forward: return {2, 2, 1, 1, 0};
+    case Kernel::context_backward: return {3, 3, 2, 2, 0};
+    case Kernel::softmax_backward: return {2, 2, 1, 1, 0};
+    case Kernel::scores_backward: return {2, 2, 1, 1, 0};
+    case Kernel::activation_forward: return {1, 2, 1, 1, 0};
+    case Kernel::activation_backward: return {2, 3, 1, 1, 0};
+    case Kernel::residual_forward: return {2, 3, 1, 2, 0};
+    case Kernel::residual_backward: return {1, 2, 1, 1, 0};
+    case Kernel::add: return {2, 2, 1, 1, 0};
+    case Kernel::dropout_forward: return {1, 1, 2, 2, 0};
+    case Kernel::dropout_backward: return {2, 2, 1, 1, 0};
+    case Kernel::embedding_forward: return {2, 2, 1, 1, 0};
+    case Kernel::embedding_backward: return {2, 2, 1, 1, 1};
+    case Kernel::position_forward: return {2, 2, 1, 1, 0};
+    case Kernel::position_backward: return {1, 1, 1, 1, 1};
+    case Kernel::loss_max: return {1, 1, 1, 1, 0};
+    case Kernel::loss_sums: return {3, 3, 1, 1, 0};
+    case Kernel::loss_forward: return {2, 2, 1, 1, 1};
+    case Kernel::loss_backward: return {4, 4, 1, 1, 0};
+    case Kernel::scale: return {1, 1, 1, 1, 0};
+    case Kernel::square_sum: return {1, 255, 1, 1, 1};
+    case Kernel::adam: return {4, 5, 3, 4, 0};
+    case Kernel::sgd: return {2, 4, 1, 3, 0};
+    case Kernel::fill_zero: return {0, 0, 1, 255, 0};
+    case Kernel::cast: return {1, 1, 1, 1, 0};
+    case Kernel::copy: return {1, 255, 1, 255, 0};
+    case Kernel::transpose: return {1, 1, 1, 1, 0};
+  }
+  return {};
+}
+
+}  // namespace wt::plan
