@@ -11,13 +11,12 @@ namespace wt::plan {
 struct KernelOperands {
   uint8_t least_reads = 0, most_reads = 0;    // most_reads 255: any number
   uint8_t least_writes = 0, most_writes = 0;
-  uint8_t accumulates = 0;  // bit i: with Compute::accumulate, writes[i] is added to; else it is overwritten
+  uint8_t accumulates = 0;  // bit i: writes[i] is added to, not overwritten. gemm: only with Compute::accumulate
 };
 
-/// An output that accumulates is also an input: it must have been written before.
 constexpr KernelOperands operands_of(Kernel k) {
   switch (k) {
-    case Kernel::gemm: return {2, 3, 1, 1, 1};
+    case Kernel::gemm: return {2, 3, 1, 1, 0};
     case Kernel::bias_gradient: return {1, 1, 1, 1, 1};
     case Kernel::norm_forward: return {2, 3, 2, 2, 0};
     case Kernel::norm_backward: return {4, 4, 2, 3, 0b110};
@@ -58,6 +57,12 @@ constexpr KernelOperands operands_of(Kernel k) {
     case Kernel::transpose: return {1, 1, 1, 1, 0};
   }
   return {};
+}
+
+/// Whether the kernel adds to writes[i]: then it is an input too and must have been written before.
+constexpr bool accumulates(const Compute& c, size_t i) {
+  if (c.kernel == Kernel::gemm) return c.accumulate;
+  return i < 8 && (operands_of(c.kernel).accumulates >> i & 1) != 0;
 }
 
 }  // namespace wt::plan

@@ -93,7 +93,10 @@ void Lexer::next() {
   const char c = text_[at_];
   if (is_letter(c)) {
     kind = Token::word;
-    while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]))) ++at_;
+    // A dot joins words ("qkv.bias"), but not a word and a number ("forward.0").
+    while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]) ||
+                                  (text_[at_] == '.' && at_ + 1 < text_.size() && is_letter(text_[at_ + 1]))))
+      ++at_;
   } else if (is_digit(c)) {
     kind = Token::number;
     auto digits = [&] {

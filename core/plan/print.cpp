@@ -59,11 +59,16 @@ void Printer::quoted(std::string_view s) {
   out_ += '"';
 }
 
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+/// What needs no quotes: letters, digits and dots, each part beginning with a letter ("qkv.bias.grad").
 bool is_word(std::string_view s) {
-  if (s.empty() || (s[0] >= '0' && s[0] <= '9')) return false;
-  for (char c : s)
-    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_')) return false;
-  return true;
+  bool begins = true;
+  for (char c : s) {
+    if (begins ? !is_letter(c) : !is_letter(c) && !(c >= '0' && c <= '9') && c != '.') return false;
+    begins = c == '.';
+  }
+  return !begins;
 }
 
 void Printer::name(std::string_view s) {
