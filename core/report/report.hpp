@@ -34,22 +34,21 @@ double step_flops(const ModelSpec&, const TrainingSpec&, FlopFormula, int64_t te
 
 // --- memory ---------------------------------------------------------------------------------------------------------
 
-struct MemoryItem {
-  std::string name;
-  Bytes bytes;
-};  // "weights", "gradients", "optimizer", "activations", "logits", ...
+/// Items: "weights", "gradients", "master weights", "optimizer states", "activations", "logits", "temporaries",
+/// "communication buffers", "copies", "other". Largest buffers: their name in the plan.
+struct MemoryItem { std::string name; Bytes bytes; int64_t count = 1; };
 
-struct PhasePeak {
-  std::string phase;
-  Bytes peak;
-};
+/// "load", "model", "optimizer_state", "forward", "backward", "optimizer", "checkpoint"; in this order, those that occur.
+struct PhasePeak { std::string phase; Bytes peak; };
 
 struct StageMemory {
-  int64_t stage = 0;     // pipeline rank
-  Bytes peak, reserved;  // reserved: + context, communicator buffers, fragmentation
+  int64_t stage = 0;               // pipeline rank
+  Bytes peak, reserved;            // reserved = peak + fragmentation + context + communicators
+  Bytes fragmentation, context, communicators;
+  int64_t communicator_count = 0;
   std::string peak_phase;
-  std::vector<MemoryItem> items;    // at the peak, largest first
-  std::vector<MemoryItem> largest;  // largest single buffers at the peak
+  std::vector<MemoryItem> items;   // at the peak, largest first
+  std::vector<MemoryItem> largest; // largest single buffers at the peak
   std::vector<PhasePeak> phases;
 };
 
@@ -59,11 +58,15 @@ struct MemoryReport {
   size_t peak_stage = 0;
   uint32_t peak_rank = 0;
   double host_gib_per_node = 0, checkpoint_gib = 0;
-  std::string fits;  // "fits", "tight", "borderline", "out_of_memory" (product.md)
+  std::string fits;                // "fits", "tight", "borderline", "out_of_memory" (product.md)
 };
 
 /// Replays the reservations of every program in issue order. Exact for what the plan owns.
 MemoryReport memory_report(const JobSpec&, const plan::Plan&);
+/// The same without items and largest buffers: for a search, which asks 10^5 times.
+MemoryReport memory_peaks(const JobSpec&, const plan::Plan&);
+/// product.md: more than 8 % free "fits", 3 to 8 % "tight", within 3 % either way "borderline", above "out_of_memory".
+std::string_view verdict(Bytes reserved, Bytes capacity);
 
 // --- step -----------------------------------------------------------------------------------------------------------
 
@@ -74,19 +77,14 @@ struct TimeBreakdown {
   double total() const;
 };
 
-struct OpClass {
-  std::string name;
-  double seconds = 0;
-  int64_t count = 0;
-  double flops = 0, bytes = 0;
-};
+struct OpClass { std::string name; double seconds = 0; int64_t count = 0; double flops = 0, bytes = 0; };
 
 struct StepReport {
   Time step_time;
   uint32_t critical_rank = 0;
   TimeBreakdown time;
   std::vector<TimeBreakdown> by_stage;
-  std::vector<OpClass> op_classes;  // of the critical rank, largest first
+  std::vector<OpClass> op_classes;   // of the critical rank, largest first
   double tokens_per_second = 0, tokens_per_second_per_gpu = 0;
   double model_tflops_per_gpu = 0, hardware_tflops_per_gpu = 0, mfu = 0, hfu = 0;
   FlopFormula formula = FlopFormula::model_causal;
