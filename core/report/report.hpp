@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,28 +71,53 @@ std::string_view verdict(Bytes reserved, Bytes capacity);
 
 // --- step -----------------------------------------------------------------------------------------------------------
 
-/// Seconds of the critical rank by cause; the terms add up to the step.
+/// Seconds of one rank by cause. Every instant of its step has one: while a kernel runs it is `compute` or `optimizer`;
+/// while the compute stream is idle it is what the next kernel waits for, traced back through waits and streams:
+///   exposed_*   the transfer itself     bubble  a transfer whose other side is not ready     offload  a copy
+///   host        nothing but the gap between kernels: the host or the device has not started the next one
+/// The terms add up to the step.
 struct TimeBreakdown {
   double compute = 0, exposed_tensor = 0, exposed_data = 0, exposed_pipeline = 0, exposed_context = 0,
          exposed_expert = 0, bubble = 0, offload = 0, optimizer = 0, host = 0, other = 0;
   double total() const;
 };
+struct TimeTerm { std::string_view key; double TimeBreakdown::* seconds; std::string_view meaning; };
+/// In the order of the struct; key is the JSON key.
+std::span<const TimeTerm> time_terms();
 
-struct OpClass { std::string name; double seconds = 0; int64_t count = 0; double flops = 0, bytes = 0; };
+/// Ops of one name and stream ("again" marks what is recomputed).
+struct OpClass {
+  std::string name;
+  plan::Stream stream = plan::Stream::compute;
+  double seconds = 0;
+  int64_t count = 0;
+  double flops = 0, bytes = 0;  // of the plan's Work, or the bytes of a transfer
+};
+
+struct StageTime { int64_t stage = 0; uint32_t rank = 0; TimeBreakdown time; };
 
 struct StepReport {
   Time step_time;
-  uint32_t critical_rank = 0;
-  TimeBreakdown time;
-  std::vector<TimeBreakdown> by_stage;
+  uint32_t critical_rank = 0;        // where the step ends
+  TimeBreakdown time;                // of the critical rank
+  std::vector<StageTime> by_stage;   // the slowest rank of each pipeline stage in the trace
   std::vector<OpClass> op_classes;   // of the critical rank, largest first
   double tokens_per_second = 0, tokens_per_second_per_gpu = 0;
   double model_tflops_per_gpu = 0, hardware_tflops_per_gpu = 0, mfu = 0, hfu = 0;
+  double peak_tflops = 0;            // dense, of the compute dtype; mfu and hfu are shares of it, 0 if it is unknown
   FlopFormula formula = FlopFormula::model_causal;
-  double bubble_fraction = 0;
+  double bubble_fraction = 0;        // of the critical rank's step
   MemoryReport memory;
 };
 
-Result<StepReport> step_report(const JobSpec&, const plan::Plan&, const trace::Trace&);
+/// From the last step of the trace. Errors: the trace is not of this plan, or is cut.
+Result<StepReport> step_report(const JobSpec&, const plan::Plan&, const trace::Trace&,
+                               FlopFormula = FlopFormula::model_causal);
+
+/// Rates and memory peaks from the step time alone: no breakdown, no items. For searches.
+StepReport step_rates(const JobSpec&, const plan::Plan&, Time step_time, FlopFormula = FlopFormula::model_causal);
+
+/// Matrix products and attention of the plan's Work, of all ranks, one steady step: recomputed work counts.
+double hardware_flops(const plan::Plan&);
 
 }  // namespace wt::report

@@ -1,0 +1,167 @@
+// Memory against closed forms: bytes a parameter (facts MG-17, DS), activation bytes a layer (facts 4.8), what users
+// measured (P01), and against a replay of every op without summaries.
+#include <map>
+
+#include "core/report/report.hpp"
+#include "jobs.hpp"
+
+namespace wt::report {
+namespace {
+
+constexpr double kGib = 1073741824.0;
+
+int64_t phase_peak(const StageMemory& s, std::string_view phase) {
+  for (const PhasePeak& p : s.phases)
+    if (p.phase == phase) return p.peak.n;
+  return -1;
+}
+int64_t item(const StageMemory& s, std::string_view name) {
+  for (const MemoryItem& i : s.items)
+    if (i.name == name) return i.bytes.n;
+  return 0;
+}
+
+// P01: GPT L=32 h=4096 a=32, fp16, ZeRO-1 on 16 ranks. Printed: 12.39 after the model, 17.04 after the optimizer states;
+// gradients come with the first backward.
+TEST(Memory, MegatronDeepSpeedLog) {
+  const Lowered l = lowered({"model.layers=32", "model.hidden=4096", "model.ffn_hidden=16384", "model.heads=32", "model.vocab=50257",
+                             "cluster.nodes=2", "training.precision=fp16", "training.micro_batch=2",
+                             "training.global_batch=2048"},
+                            "{data_parallel: zero1, gradient_dtype: fp16}");
+  const MemoryReport r = memory_report(l.job, l.plan);
+  ASSERT_EQ(r.stages.size(), 1u);
+  const StageMemory& s = r.stages[0];
+  EXPECT_NEAR(static_cast<double>(phase_peak(s, "load")) / kGib, 12.39, 12.39 * 0.005);
+  EXPECT_NEAR(static_cast<double>(phase_peak(s, "optimizer_state")) / kGib, 17.04, 17.04 * 0.005);
+  EXPECT_GT(phase_peak(s, "backward"), phase_peak(s, "optimizer_state") + phase_peak(s, "load"));
+}
+
+// MG-17: bytes a parameter of bf16 weights with fp32 gradients: 18; with the distributed optimizer 6 + 12/d.
+TEST(Memory, BytesPerParameter) {
+  auto state = [](const char* strategy, std::vector<std::string> more = {}) {
+    const Lowered l = lowered(more, strategy);
+    const MemoryReport r = memory_report(l.job, l.plan);
+    const StageMemory& s = r.stages[0];
+    const double n = static_cast<double>(count_parameters(l.job.model).total());
+    const double bytes = static_cast<double>(std::max(phase_peak(s, "optimizer_state"), phase_peak(s, "model")));
+    return bytes / n;
+  };
+  EXPECT_NEAR(state("{data_parallel: megatron}"), 18, 0.02);
+  EXPECT_NEAR(state("{data_parallel: distributed_optimizer}"), 6 + 12.0 / 8, 0.02);
+  EXPECT_NEAR(state("{data_parallel: distributed_optimizer, gradient_dtype: bf16}"), 4 + 12.0 / 8 + 4.0 / 8, 0.02);
+  EXPECT_NEAR(state("{data_parallel: ddp}", {"training.precision=fp32"}), 16, 0.02);
+}
+
+// Korthikanti et al.: bytes that one more layer keeps for one more micro-batch (16-bit, dropout, GPT).
+struct Case { const char* strategy; int64_t t; double sbh, sbh_over_t, scores; };
+class ActivationBytes : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ActivationBytes, PerLayer) {
+  const Case c = GetParam();
+  auto activations = [&](const char* layers) {
+    const Lowered l = lowered({"training.dropout=true", std::string("model.layers=") + layers, "strategy.tensor=" + std::to_string(c.t),
+                               "model.vocab=128"}, c.strategy);
+    return memory_report(l.job, l.plan);
+  };
+  const MemoryReport a = activations("40"), b = activations("41");
+  const double grown = static_cast<double>(item(b.stages[0], "activations") - item(a.stages[0], "activations"));
+  const double s = 2048, h = 1024, heads = 16, t = static_cast<double>(c.t);
+  const double formula = s * h * (c.sbh + c.sbh_over_t / t) + c.scores * heads * s * s / t;
+  EXPECT_NEAR(grown / formula, 1, 0.02) << grown / (s * h) << " sbh, formula " << formula / (s * h);
+}
+INSTANTIATE_TEST_SUITE_P(Korthikanti, ActivationBytes,
+                         ::testing::Values(Case{"{attention: unfused}", 1, 34, 0, 5},
+                                           Case{"{attention: unfused}", 4, 10, 24, 5},
+                                           Case{"{attention: unfused, sequence_parallel: true}", 4, 0, 34, 5},
+                                           Case{"{attention: unfused, recompute: selective}", 4, 10, 24, 0},
+                                           Case{"{sequence_parallel: true}", 4, 0, 34, 0},
+                                           Case{"{recompute: full}", 1, 2, 0, 0},
+                                           Case{"{recompute: full, sequence_parallel: true}", 4, 0, 2, 0}));
+
+// 1F1B keeps p - r micro-batches on stage r: the first stage is the fullest, though layers are balanced.
+TEST(Memory, FirstStageHoldsMoreMicroBatches) {
+  const Lowered l = lowered({"model.vocab=128"}, "{pipeline: 4, tensor: 2}");
+  const MemoryReport r = memory_report(l.job, l.plan);
+  ASSERT_EQ(r.stages.size(), 4u);
+  EXPECT_EQ(r.peak_stage, 0u);
+  const double one = static_cast<double>(item(r.stages[3], "activations"));
+  for (int64_t stage = 0; stage < 4; ++stage)
+    EXPECT_NEAR(static_cast<double>(item(r.stages[static_cast<size_t>(stage)], "activations")) / one,
+                static_cast<double>(4 - stage), 0.15)
+        << stage;
+}
+
+// The logits of the last stage: 16-bit, fp32 and the gradient (P31).
+TEST(Memory, CopiesOfTheLogitsAreAnItem) {
+  const Lowered l = lowered({});
+  const StageMemory s = memory_report(l.job, l.plan).stages[0];
+  const double one = 2048.0 * 51200 * 2;
+  EXPECT_GE(static_cast<double>(item(s, "logits")), 3 * one);
+}
+
+// The summaries against plain replay of every op, with the composition at the peak.
+TEST(Memory, SummariesEqualPlainReplay) {
+  for (const char* strategy :
+       {"{pipeline: 4, tensor: 2, data_parallel: distributed_optimizer}", "{tensor: 2, recompute: full}",
+        "{pipeline: 2, tensor: 1, virtual_stages: 3, schedule: interleaved}", "{recompute: selective, attention: unfused}"}) {
+    const Lowered l = lowered({}, strategy);
+    const MemoryReport r = memory_report(l.job, l.plan);
+    for (const plan::Program& program : l.plan.programs) {
+      int64_t now = 0, peak = 0;
+      auto run = [&](const std::vector<plan::Invocation>& order) {
+        for (const plan::Invocation& i : order) {
+          const plan::Block& block = l.plan.block(i.block);
+          plan::for_each_op(block, [&](const plan::Op& op, uint32_t, int64_t, uint32_t) {
+            for (uint32_t k = 0; k < op.reserves.count; ++k)
+              now += l.plan.buffer(block.refs[op.reserves.begin + k].buffer).bytes().n;
+            peak = std::max(peak, now);
+            for (uint32_t k = 0; k < op.releases.count; ++k)
+              now -= l.plan.buffer(block.refs[op.releases.begin + k].buffer).bytes().n;
+          });
+        }
+      };
+      run(program.setup);
+      const int64_t after_setup = now;
+      run(program.steps[0].order);
+      EXPECT_EQ(now, after_setup) << strategy;
+      const StageMemory& s = r.stages[static_cast<size_t>(program.when.values.empty() ? 0 : program.when.values[0])];
+      EXPECT_EQ(s.peak.n, peak) << strategy;
+      int64_t items = 0;
+      for (const MemoryItem& i : s.items) items += i.bytes.n;
+      EXPECT_EQ(items, peak);
+      int64_t highest = 0;
+      for (const PhasePeak& p : s.phases) highest = std::max(highest, p.peak.n);
+      EXPECT_EQ(highest, peak);
+      EXPECT_EQ(s.reserved.n, s.peak.n + s.context.n + s.communicators.n + s.fragmentation.n);
+    }
+  }
+}
+
+TEST(Memory, Verdicts) {
+  auto of = [](int64_t reserved) { return verdict({reserved}, {1000}); };
+  EXPECT_EQ(of(0), "fits");
+  EXPECT_EQ(of(919), "fits");
+  EXPECT_EQ(of(920), "tight");
+  EXPECT_EQ(of(969), "tight");
+  EXPECT_EQ(of(971), "borderline");
+  EXPECT_EQ(of(1029), "borderline");
+  EXPECT_EQ(of(1031), "out_of_memory");
+}
+
+TEST(Memory, FragmentationAndContextAreAdded) {
+  const Lowered l = lowered({"training.fragmentation=0.1"}, "{tensor: 8}");
+  const StageMemory s = memory_report(l.job, l.plan).stages[0];
+  EXPECT_EQ(s.fragmentation.n, static_cast<int64_t>(static_cast<double>(s.peak.n) * 0.1));
+  EXPECT_EQ(s.context, l.job.cluster.device.context_memory);
+  EXPECT_EQ(s.communicator_count, 2);  // tensor, and the same ranks again for the gradient norm
+}
+
+// P100: 8 B parameters are 96 GB with fp32 weights and moments; bf16 weights beside fp32 master add 2 bytes.
+TEST(Memory, CheckpointSize) {
+  const Lowered l = lowered({});
+  const double n = static_cast<double>(count_parameters(l.job.model).total());
+  EXPECT_NEAR(memory_report(l.job, l.plan).checkpoint_gib, 14 * n / kGib, 1e-6);
+}
+
+}  // namespace
+}  // namespace wt::report
