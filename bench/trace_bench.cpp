@@ -35,9 +35,9 @@ void write_file(benchmark::State& state) {
       sink.value()->spans(0, 0, std::span(spans).subspan(i, std::min(portion, spans.size() - i)));
     benchmark::DoNotOptimize(sink.value()->finish({}).ok());
   }
-  state.counters["ns_per_span"] = benchmark::Counter(
-      static_cast<double>(state.iterations()) * static_cast<double>(spans.size()) * 1e-9,
-      benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["ns_per_span"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(spans.size()) * 1e-9,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
   state.counters["bytes_per_span"] =
       static_cast<double>(std::filesystem::file_size(path)) / static_cast<double>(spans.size());
   std::filesystem::remove(path);
@@ -51,9 +51,9 @@ void read_file(benchmark::State& state) {
   t.ranks.push_back({0, 0, spans});
   (void)write_trace(path, t);
   for (auto _ : state) benchmark::DoNotOptimize(read_trace(path).ok());
-  state.counters["ns_per_span"] = benchmark::Counter(
-      static_cast<double>(state.iterations()) * static_cast<double>(spans.size()) * 1e-9,
-      benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["ns_per_span"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(spans.size()) * 1e-9,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
   std::filesystem::remove(path);
 }
 BENCHMARK(read_file);
@@ -62,9 +62,9 @@ void hash_trace(benchmark::State& state) {
   Trace t;
   t.ranks.push_back({0, 0, spans_of_a_rank(1 << 20)});
   for (auto _ : state) benchmark::DoNotOptimize(fingerprint(t));
-  state.counters["ns_per_span"] = benchmark::Counter(
-      static_cast<double>(state.iterations()) * static_cast<double>(t.ranks[0].spans.size()) * 1e-9,
-      benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  state.counters["ns_per_span"] =
+      benchmark::Counter(static_cast<double>(state.iterations()) * static_cast<double>(t.ranks[0].spans.size()) * 1e-9,
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 BENCHMARK(hash_trace);
 

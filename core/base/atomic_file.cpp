@@ -44,8 +44,10 @@ struct AtomicFile::Impl {
     while (!failed && done < buffer.size()) {
       const ssize_t n = ::write(fd, buffer.data() + done, buffer.size() - done);
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) failed = errno;
-      else done += static_cast<size_t>(n);
+      if (n < 0)
+        failed = errno;
+      else
+        done += static_cast<size_t>(n);
     }
     buffer.clear();
   }
@@ -105,8 +107,8 @@ Status AtomicFile::commit() {
   if (!f.failed && !f.direct && f.aside.empty()) {  // give the unnamed file a name
     const std::string aside = fmt::format("{}.part{}", f.target, ::getpid());
     ::unlink(aside.c_str());
-    if (::linkat(AT_FDCWD, fmt::format("/proc/self/fd/{}", f.fd).c_str(), AT_FDCWD, aside.c_str(),
-                 AT_SYMLINK_FOLLOW) != 0) {
+    if (::linkat(AT_FDCWD, fmt::format("/proc/self/fd/{}", f.fd).c_str(), AT_FDCWD, aside.c_str(), AT_SYMLINK_FOLLOW) !=
+        0) {
       f.failed = errno;
       f.failed_call = "link";
     } else {

@@ -14,8 +14,10 @@ namespace {
 double mean_keys(const ModelSpec& m, int64_t layer, double sequence, bool halve) {
   if (!halve || !m.causal) return 1;
   bool windowed = m.sliding_window > 0;
-  if (windowed && m.full_period > 0) windowed = (layer + 1) % m.full_period != 0;
-  else if (windowed && m.sliding_period > 1) windowed = layer % m.sliding_period == 0;
+  if (windowed && m.full_period > 0)
+    windowed = (layer + 1) % m.full_period != 0;
+  else if (windowed && m.sliding_period > 1)
+    windowed = layer % m.sliding_period == 0;
   const double w = static_cast<double>(m.sliding_window) / sequence;
   return windowed && w < 1 ? w - w * w / 2 : 0.5;
 }
@@ -78,10 +80,12 @@ std::string_view text_of(FlopFormula f) {
   switch (f) {
     case FlopFormula::model_causal:
       return "3 x forward: matrix products, causal half of attention, padded vocabulary; nothing recomputed";
-    case FlopFormula::model_full: return "3 x forward: matrix products, full attention, padded vocabulary; nothing recomputed";
+    case FlopFormula::model_full:
+      return "3 x forward: matrix products, full attention, padded vocabulary; nothing recomputed";
     case FlopFormula::six_n: return "6 N per token, N all (active) parameters; attention left out";
     case FlopFormula::palm: return "6 N + 12 L H Q T per token, full attention";
-    case FlopFormula::narayanan_recompute: return "96 B s L h^2 (1 + s/6h + V/16Lh): full attention, full recompute counted";
+    case FlopFormula::narayanan_recompute:
+      return "96 B s L h^2 (1 + s/6h + V/16Lh): full attention, full recompute counted";
   }
   return "";
 }
@@ -102,7 +106,8 @@ double step_flops(const ModelSpec& model, const TrainingSpec& training, FlopForm
     case FlopFormula::six_n: return 6 * static_cast<double>(active_parameters(model)) * b * s;
     case FlopFormula::palm:
       return (6 * static_cast<double>(active_parameters(model)) +
-              12 * l * static_cast<double>(model.heads * model.head_dim) * s) * b * s;
+              12 * l * static_cast<double>(model.heads * model.head_dim) * s) *
+             b * s;
     case FlopFormula::narayanan_recompute:
       return 96 * b * s * l * h * h * (1 + s / (6 * h) + vocabulary / (16 * l * h));
   }

@@ -154,8 +154,10 @@ std::vector<int64_t> live_at(const Plan& plan, const plan::Program& program, con
       for (const plan::Segment& s : block.segments)
         for (uint32_t k = s.first_op; k < s.first_op + s.op_count; ++k) {
           const Op& op = block.ops[k];
-          for (uint32_t i = 0; i < op.reserves.count; ++i) net[block.refs[op.reserves.begin + i].buffer.v] += s.iterations;
-          for (uint32_t i = 0; i < op.releases.count; ++i) net[block.refs[op.releases.begin + i].buffer.v] -= s.iterations;
+          for (uint32_t i = 0; i < op.reserves.count; ++i)
+            net[block.refs[op.reserves.begin + i].buffer.v] += s.iterations;
+          for (uint32_t i = 0; i < op.releases.count; ++i)
+            net[block.refs[op.releases.begin + i].buffer.v] -= s.iterations;
         }
       it->second.assign(net.begin(), net.end());
     }
@@ -226,7 +228,8 @@ std::string_view item_of(const plan::Buffer& b) {
 constexpr int64_t kConnection = 8 * 8 * 512 * 16 + 8 * 120 * 640 * 8 + (4 << 20);
 // "coll channels" that NCCL prints: 24 in a node of NVSwitch machines (12 on Volta), 2 for each NIC across nodes, at
 // most 16; 4 over PCIe. Messages: 2 channels to a peer in another node.
-constexpr int64_t kChannelsNvlink = 24, kChannelsVolta = 12, kChannelsPcie = 4, kChannelsNetwork = 16, kMessageChannels = 2;
+constexpr int64_t kChannelsNvlink = 24, kChannelsVolta = 12, kChannelsPcie = 4, kChannelsNetwork = 16,
+                  kMessageChannels = 2;
 
 struct Communicators {
   int64_t bytes = 0, count = 0;
@@ -252,11 +255,10 @@ Communicators communicators(const JobSpec& job, const Plan& plan, const plan::Pr
   const NodeSpec& node = job.cluster.node;
   const int64_t devices = std::max<int64_t>(1, node.devices);
   const bool nvlink = node.scale_up.kind != ScaleUpKind::pcie && node.scale_up.kind != ScaleUpKind::none;
-  const int64_t inside = !nvlink ? kChannelsPcie
+  const int64_t inside = !nvlink                                                 ? kChannelsPcie
                          : job.cluster.device.generation == GpuGeneration::volta ? kChannelsVolta
-                                                                                  : kChannelsNvlink;
-  const int64_t across =
-      std::clamp<int64_t>(2 * job.cluster.fabric.nics_per_node, kMessageChannels, kChannelsNetwork);
+                                                                                 : kChannelsNvlink;
+  const int64_t across = std::clamp<int64_t>(2 * job.cluster.fabric.nics_per_node, kMessageChannels, kChannelsNetwork);
   Communicators out;
   for (uint32_t g : groups) {
     const plan::Group& group = plan.groups[g];

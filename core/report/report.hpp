@@ -37,19 +37,26 @@ double step_flops(const ModelSpec&, const TrainingSpec&, FlopFormula, int64_t te
 
 /// Items: "weights", "gradients", "master weights", "optimizer states", "activations", "logits", "temporaries",
 /// "communication buffers", "copies", "other". Largest buffers: their name in the plan.
-struct MemoryItem { std::string name; Bytes bytes; int64_t count = 1; };
+struct MemoryItem {
+  std::string name;
+  Bytes bytes;
+  int64_t count = 1;
+};
 
 /// "load", "model", "optimizer_state", "forward", "backward", "optimizer", "checkpoint"; in this order, those that occur.
-struct PhasePeak { std::string phase; Bytes peak; };
+struct PhasePeak {
+  std::string phase;
+  Bytes peak;
+};
 
 struct StageMemory {
-  int64_t stage = 0;               // pipeline rank
-  Bytes peak, reserved;            // reserved = peak + fragmentation + context + communicators
+  int64_t stage = 0;     // pipeline rank
+  Bytes peak, reserved;  // reserved = peak + fragmentation + context + communicators
   Bytes fragmentation, context, communicators;
   int64_t communicator_count = 0;
   std::string peak_phase;
-  std::vector<MemoryItem> items;   // at the peak, largest first
-  std::vector<MemoryItem> largest; // largest single buffers at the peak
+  std::vector<MemoryItem> items;    // at the peak, largest first
+  std::vector<MemoryItem> largest;  // largest single buffers at the peak
   std::vector<PhasePeak> phases;
 };
 
@@ -59,7 +66,7 @@ struct MemoryReport {
   size_t peak_stage = 0;
   uint32_t peak_rank = 0;
   double host_gib_per_node = 0, checkpoint_gib = 0;
-  std::string fits;                // "fits", "tight", "borderline", "out_of_memory" (product.md)
+  std::string fits;  // "fits", "tight", "borderline", "out_of_memory" (product.md)
 };
 
 /// Replays the reservations of every program in issue order. Exact for what the plan owns.
@@ -81,7 +88,11 @@ struct TimeBreakdown {
          exposed_expert = 0, bubble = 0, offload = 0, optimizer = 0, host = 0, other = 0;
   double total() const;
 };
-struct TimeTerm { std::string_view key; double TimeBreakdown::* seconds; std::string_view meaning; };
+struct TimeTerm {
+  std::string_view key;
+  double TimeBreakdown::*seconds;
+  std::string_view meaning;
+};
 /// In the order of the struct; key is the JSON key.
 std::span<const TimeTerm> time_terms();
 
@@ -94,19 +105,23 @@ struct OpClass {
   double flops = 0, bytes = 0;  // of the plan's Work, or the bytes of a transfer
 };
 
-struct StageTime { int64_t stage = 0; uint32_t rank = 0; TimeBreakdown time; };
+struct StageTime {
+  int64_t stage = 0;
+  uint32_t rank = 0;
+  TimeBreakdown time;
+};
 
 struct StepReport {
   Time step_time;
-  uint32_t critical_rank = 0;        // where the step ends
-  TimeBreakdown time;                // of the critical rank
-  std::vector<StageTime> by_stage;   // the slowest rank of each pipeline stage in the trace
-  std::vector<OpClass> op_classes;   // of the critical rank, largest first
+  uint32_t critical_rank = 0;       // where the step ends
+  TimeBreakdown time;               // of the critical rank
+  std::vector<StageTime> by_stage;  // the slowest rank of each pipeline stage in the trace
+  std::vector<OpClass> op_classes;  // of the critical rank, largest first
   double tokens_per_second = 0, tokens_per_second_per_gpu = 0;
   double model_tflops_per_gpu = 0, hardware_tflops_per_gpu = 0, mfu = 0, hfu = 0;
-  double peak_tflops = 0;            // dense, of the compute dtype; mfu and hfu are shares of it, 0 if it is unknown
+  double peak_tflops = 0;  // dense, of the compute dtype; mfu and hfu are shares of it, 0 if it is unknown
   FlopFormula formula = FlopFormula::model_causal;
-  double bubble_fraction = 0;        // of the critical rank's step
+  double bubble_fraction = 0;  // of the critical rank's step
   MemoryReport memory;
 };
 

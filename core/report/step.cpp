@@ -38,7 +38,9 @@ enum Term : size_t { compute, tensor, data, pipeline, context, expert, bubble, o
 
 /// Instance -> op, for every block that a program uses.
 struct BlockIndex {
-  struct Instance { uint32_t op, segment, iteration; };
+  struct Instance {
+    uint32_t op, segment, iteration;
+  };
   std::vector<Instance> instances;
   std::vector<uint32_t> segment_first;  // first instance of each segment
 };
@@ -182,9 +184,8 @@ class RankWalk {
     if (const auto* c = std::get_if<plan::Collective>(&o.body)) {
       const plan::Group& g = plan_.group(c->group);
       auto only = [&](std::string_view name) {
-        return !g.axes.empty() && std::all_of(g.axes.begin(), g.axes.end(), [&](AxisId a) {
-          return plan_.mesh.axes[a.v].name == name;
-        });
+        return !g.axes.empty() &&
+               std::all_of(g.axes.begin(), g.axes.end(), [&](AxisId a) { return plan_.mesh.axes[a.v].name == name; });
       };
       if (only("cp")) return context;
       if (only("ep")) return expert;
@@ -214,7 +215,10 @@ class RankWalk {
     return *(it - 1);
   }
 
-  struct Cause { uint32_t span; int64_t at; };
+  struct Cause {
+    uint32_t span;
+    int64_t at;
+  };
 
   /// What let op i start last, among what it waits for on this rank.
   std::optional<Cause> latest_cause(uint32_t i, int64_t limit) const {
@@ -234,7 +238,8 @@ class RankWalk {
       }
       // The segment of the op waited for: mine, or the last before mine that holds it.
       uint32_t s = me.segment;
-      while (!(b.segments[s].first_op <= w.index && w.index < b.segments[s].first_op + b.segments[s].op_count) && s > 0) --s;
+      while (!(b.segments[s].first_op <= w.index && w.index < b.segments[s].first_op + b.segments[s].op_count) && s > 0)
+        --s;
       const plan::Segment& segment = b.segments[s];
       if (w.index < segment.first_op || w.index >= segment.first_op + segment.op_count) continue;
       int64_t iteration = s == me.segment ? int64_t{me.iteration} - w.iterations_back : int64_t{segment.iterations} - 1;
@@ -374,7 +379,10 @@ Result<StepReport> step_report(const JobSpec& job, const Plan& plan, const trace
   StepReport r;
   const uint32_t step = trace.ranks.back().step;
   const auto pp = plan.mesh.find("pp");
-  struct Slowest { const trace::RankSpans* run = nullptr; int64_t end = 0; };
+  struct Slowest {
+    const trace::RankSpans* run = nullptr;
+    int64_t end = 0;
+  };
   std::map<int64_t, Slowest> stages;
   Slowest critical;
   for (const trace::RankSpans& run : trace.ranks) {

@@ -22,8 +22,7 @@ Status check_against_plan(const Trace& trace, const plan::Plan& plan) {
       bool same = true;
       for (uint32_t i = 0; i < variant.order.size() && same; ++i) {
         const auto ops = static_cast<uint32_t>(plan.block(variant.order[i].block).op_instances());
-        for (uint32_t o = 0; o < ops && same; ++o, ++k)
-          same = r.spans[k].invocation == i && r.spans[k].op == o;
+        for (uint32_t o = 0; o < ops && same; ++o, ++k) same = r.spans[k].invocation == i && r.spans[k].op == o;
       }
       fits |= same;
       if (fits) break;

@@ -170,7 +170,8 @@ Status decode_samples(std::string_view in, std::vector<Sample>& out) {
   out.reserve(out.size() + count);
   for (uint64_t i = 0; i < count; ++i) {
     uint64_t rank = 0, kind = 0, at = 0;
-    if (!get(in, rank) || !get(in, kind) || !get(in, at) || in.size() < 8 || rank > UINT32_MAX) return corrupt("sample");
+    if (!get(in, rank) || !get(in, kind) || !get(in, at) || in.size() < 8 || rank > UINT32_MAX)
+      return corrupt("sample");
     if (kind > static_cast<uint64_t>(CounterKind::link_bytes_per_second)) return corrupt("kind of a sample");
     uint64_t bits = 0;
     for (int k = 0; k < 8; ++k) bits |= static_cast<uint64_t>(static_cast<unsigned char>(in[k])) << (8 * k);
@@ -185,7 +186,16 @@ Status decode_samples(std::string_view in, std::vector<Sample>& out) {
 
 // Meta is a list of (field, length, bytes); readers skip fields that they do not know.
 namespace {
-enum class Field : uint64_t { producer = 1, plan_digest, cluster, code_version, command, seed, ranks, clock_uncertainty };
+enum class Field : uint64_t {
+  producer = 1,
+  plan_digest,
+  cluster,
+  code_version,
+  command,
+  seed,
+  ranks,
+  clock_uncertainty
+};
 }
 
 void encode_meta(std::string& out, const Meta& meta) {

@@ -19,10 +19,10 @@ namespace {
 constexpr std::string_view kMagic = "wttrace\n";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kHead = 32;
-constexpr size_t kChunkTarget = 1 << 20;      // raw bytes after which a chunk is closed
-constexpr uint64_t kChunkLimit = 64u << 20;   // no writer makes a larger one of spans or samples
-constexpr size_t kRunSpans = 1 << 14;         // spans collected before a run is encoded
-constexpr size_t kPendingSpans = 1 << 21;     // of all ranks together: 48 MiB
+constexpr size_t kChunkTarget = 1 << 20;     // raw bytes after which a chunk is closed
+constexpr uint64_t kChunkLimit = 64u << 20;  // no writer makes a larger one of spans or samples
+constexpr size_t kRunSpans = 1 << 14;        // spans collected before a run is encoded
+constexpr size_t kPendingSpans = 1 << 21;    // of all ranks together: 48 MiB
 constexpr int kLevel = 1;
 
 enum class Kind : uint32_t { plan = 1, spans, samples, meta, end };
@@ -237,8 +237,10 @@ Result<Trace> parse_trace(std::string_view bytes, std::string_view where, const 
           if (auto s = codec::decode_spans(content, run, limits.spans - spans); !s) return located(s.errors());
           spans += run.spans.size();
           RankSpans& all = runs[{run.step, run.rank}];
-          if (all.spans.empty()) all = std::move(run);
-          else all.spans.insert(all.spans.end(), run.spans.begin(), run.spans.end());
+          if (all.spans.empty())
+            all = std::move(run);
+          else
+            all.spans.insert(all.spans.end(), run.spans.begin(), run.spans.end());
         }
         break;
       case Kind::samples:

@@ -23,9 +23,8 @@ Trace MemorySink::take(Meta meta, std::string plan_text) {
   const std::lock_guard lock(mutex_);
   trace_.meta = std::move(meta);
   trace_.plan_text = std::move(plan_text);
-  std::sort(trace_.ranks.begin(), trace_.ranks.end(), [](const RankSpans& a, const RankSpans& b) {
-    return std::tie(a.step, a.rank) < std::tie(b.step, b.rank);
-  });
+  std::sort(trace_.ranks.begin(), trace_.ranks.end(),
+            [](const RankSpans& a, const RankSpans& b) { return std::tie(a.step, a.rank) < std::tie(b.step, b.rank); });
   index_.clear();
   return std::exchange(trace_, {});
 }

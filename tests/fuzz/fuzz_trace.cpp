@@ -9,6 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   limits.spans = 1 << 16;
   limits.text_bytes = 1 << 20;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  if (auto trace = wt::trace::parse_trace(bytes, "fuzz", limits); trace.ok()) (void)wt::trace::fingerprint(trace.value());
+  if (auto trace = wt::trace::parse_trace(bytes, "fuzz", limits); trace.ok())
+    (void)wt::trace::fingerprint(trace.value());
   return 0;
 }

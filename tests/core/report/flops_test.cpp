@@ -47,7 +47,8 @@ TEST(Flops, MegatronDeepSpeedLogWithoutRecompute) {
 // Narayanan et al. 2021, section 5.1 and table 1: 1T parameters (L=128 h=25600) on 3,072 GPUs, batch 3072,
 // 163 TFLOP/s per GPU; "84 days for 450 B tokens".
 TEST(Flops, NarayananOneTrillion) {
-  const double step = step_flops(gpt(128, 25600, 160, 51200), training(3072, 2048), FlopFormula::narayanan_recompute, 1);
+  const double step =
+      step_flops(gpt(128, 25600, 160, 51200), training(3072, 2048), FlopFormula::narayanan_recompute, 1);
   const double per_token = step / 3072 / 2048;
   EXPECT_NEAR(450e9 * per_token / (163e12 * 3072) / 86400, 84, 3);
 }
@@ -85,7 +86,8 @@ TEST(Flops, CausalHalf) {
 TEST(Flops, VocabularyIsPaddedToTheTensorDegree) {
   const ModelSpec m = gpt(1, 128, 2, 129);
   const TrainingSpec t = training(1, 16);
-  const double one = step_flops(m, t, FlopFormula::model_causal, 1), four = step_flops(m, t, FlopFormula::model_causal, 4);
+  const double one = step_flops(m, t, FlopFormula::model_causal, 1),
+               four = step_flops(m, t, FlopFormula::model_causal, 4);
   EXPECT_DOUBLE_EQ(four - one, 3.0 * 16 * 2 * 128 * (512 - 256));
 }
 

@@ -24,10 +24,10 @@ int64_t item(const StageMemory& s, std::string_view name) {
 // P01: GPT L=32 h=4096 a=32, fp16, ZeRO-1 on 16 ranks. Printed: 12.39 after the model, 17.04 after the optimizer states;
 // gradients come with the first backward.
 TEST(Memory, MegatronDeepSpeedLog) {
-  const Lowered l = lowered({"model.layers=32", "model.hidden=4096", "model.ffn_hidden=16384", "model.heads=32", "model.vocab=50257",
-                             "cluster.nodes=2", "training.precision=fp16", "training.micro_batch=2",
-                             "training.global_batch=2048"},
-                            "{data_parallel: zero1, gradient_dtype: fp16}");
+  const Lowered l =
+      lowered({"model.layers=32", "model.hidden=4096", "model.ffn_hidden=16384", "model.heads=32", "model.vocab=50257",
+               "cluster.nodes=2", "training.precision=fp16", "training.micro_batch=2", "training.global_batch=2048"},
+              "{data_parallel: zero1, gradient_dtype: fp16}");
   const MemoryReport r = memory_report(l.job, l.plan);
   ASSERT_EQ(r.stages.size(), 1u);
   const StageMemory& s = r.stages[0];
@@ -53,14 +53,19 @@ TEST(Memory, BytesPerParameter) {
 }
 
 // Korthikanti et al.: bytes that one more layer keeps for one more micro-batch (16-bit, dropout, GPT).
-struct Case { const char* strategy; int64_t t; double sbh, sbh_over_t, scores; };
+struct Case {
+  const char* strategy;
+  int64_t t;
+  double sbh, sbh_over_t, scores;
+};
 class ActivationBytes : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ActivationBytes, PerLayer) {
   const Case c = GetParam();
   auto activations = [&](const char* layers) {
-    const Lowered l = lowered({"training.dropout=true", std::string("model.layers=") + layers, "strategy.tensor=" + std::to_string(c.t),
-                               "model.vocab=128"}, c.strategy);
+    const Lowered l = lowered({"training.dropout=true", std::string("model.layers=") + layers,
+                               "strategy.tensor=" + std::to_string(c.t), "model.vocab=128"},
+                              c.strategy);
     return memory_report(l.job, l.plan);
   };
   const MemoryReport a = activations("40"), b = activations("41");
@@ -103,7 +108,8 @@ TEST(Memory, CopiesOfTheLogitsAreAnItem) {
 TEST(Memory, SummariesEqualPlainReplay) {
   for (const char* strategy :
        {"{pipeline: 4, tensor: 2, data_parallel: distributed_optimizer}", "{tensor: 2, recompute: full}",
-        "{pipeline: 2, tensor: 1, virtual_stages: 3, schedule: interleaved}", "{recompute: selective, attention: unfused}"}) {
+        "{pipeline: 2, tensor: 1, virtual_stages: 3, schedule: interleaved}",
+        "{recompute: selective, attention: unfused}"}) {
     const Lowered l = lowered({}, strategy);
     const MemoryReport r = memory_report(l.job, l.plan);
     for (const plan::Program& program : l.plan.programs) {

@@ -20,9 +20,8 @@ namespace fs = std::filesystem;
 class TraceFile : public ::testing::Test {
  protected:
   void SetUp() override {
-    directory_ = fs::temp_directory_path() /
-                 ("wt_trace_" + std::to_string(::getpid()) + "_" +
-                  ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    directory_ = fs::temp_directory_path() / ("wt_trace_" + std::to_string(::getpid()) + "_" +
+                                              ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(directory_);
     fs::create_directories(directory_);
   }
@@ -89,13 +88,19 @@ TEST_F(TraceFile, LongRunsAreCutInChunksAndJoined) {
 }
 
 TEST_F(TraceFile, NothingIsLeftWithoutFinish) {
-  { auto sink = FileSink::create(path("x"), "plan"); ASSERT_TRUE(sink.ok()); }
+  {
+    auto sink = FileSink::create(path("x"), "plan");
+    ASSERT_TRUE(sink.ok());
+  }
   EXPECT_EQ(files(), 0u);
 }
 
 TEST_F(TraceFile, AnOldFileSurvivesAnUnfinishedOne) {
   std::ofstream(path("x")) << "old";
-  { auto sink = FileSink::create(path("x"), "plan"); ASSERT_TRUE(sink.ok()); }
+  {
+    auto sink = FileSink::create(path("x"), "plan");
+    ASSERT_TRUE(sink.ok());
+  }
   EXPECT_EQ(read_file(path("x")).value(), "old");
 }
 
@@ -188,9 +193,7 @@ TEST_F(TraceFile, MemorySinkSortsRanks) {
 // Files of released versions open for ever. WT_UPDATE_KEPT=1 writes the file once, when a version is made.
 TEST_F(TraceFile, KeptFileOfVersion1) {
   const std::string kept = WT_SOURCE_DIR "/tests/kept/trace_v1.wttrace";
-  if (std::getenv("WT_UPDATE_KEPT")) {
-    ASSERT_TRUE(write_trace(kept, sample_trace()).ok());
-  }
+  if (std::getenv("WT_UPDATE_KEPT")) { ASSERT_TRUE(write_trace(kept, sample_trace()).ok()); }
   auto back = read_trace(kept);
   ASSERT_TRUE(back.ok()) << to_text(back.errors());
   EXPECT_TRUE(equal(back.value(), sample_trace()));

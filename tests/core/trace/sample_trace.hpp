@@ -38,7 +38,8 @@ inline bool equal(const Trace& a, const Trace& b) {
   auto same_runs = [&] {
     if (a.ranks.size() != b.ranks.size()) return false;
     for (size_t i = 0; i < a.ranks.size(); ++i)
-      if (a.ranks[i].rank != b.ranks[i].rank || a.ranks[i].step != b.ranks[i].step || a.ranks[i].spans != b.ranks[i].spans)
+      if (a.ranks[i].rank != b.ranks[i].rank || a.ranks[i].step != b.ranks[i].step ||
+          a.ranks[i].spans != b.ranks[i].spans)
         return false;
     return true;
   };
