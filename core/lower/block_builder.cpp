@@ -109,10 +109,13 @@ void BlockBuilder::close_segment() {
   std::vector<Use> uses;
   uses.reserve(s.op_count * 2);
   auto touch = [&](const BufferRef& r, uint32_t op, bool write) {
-    for (Use& u : uses)
-      if (u.ref == r) {
-        u.last = op;
-        u.read |= !write;
+    for (auto u = uses.rbegin(); u != uses.rend(); ++u)
+      if (u->ref == r) {
+        // A collective that overwrites what was read begins a new life: the storage in between is free.
+        const Op& o = block_.ops[op];
+        if (write && u->read && u->last != op && std::holds_alternative<plan::Collective>(o.body)) break;
+        u->last = op;
+        u->read |= !write;
         return;
       }
     uses.push_back({r, op, op, write, !write});
