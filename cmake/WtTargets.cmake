@@ -35,7 +35,7 @@ endfunction()
 # Every .cpp of the folder defines one `extern const TYPE <folder>_<stem>`; the table `all_<folder>()` is made
 # from the file names, so adding one edits no other file. A '-' or a leading digit is allowed in a stem.
 function(wt_registry folder)
-  cmake_parse_arguments(arg "" "TYPE;HEADER;NAMESPACE" "" ${ARGN})
+  cmake_parse_arguments(arg "" "TYPE;HEADER;NAMESPACE;LIBRARY" "" ${ARGN})
   get_filename_component(leaf ${folder} NAME)
   get_filename_component(parent ${folder} DIRECTORY)
   file(GLOB files CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
@@ -61,7 +61,10 @@ ${rows}      nullptr};
 }
 }  // namespace ${arg_NAMESPACE}
 " @ONLY)
-  # A registry belongs to the nearest folder that is a target: core/lower for core/lower/schedules.
+  # A registry belongs to the library of the folder above it, core/lower for core/lower/schedules, or to LIBRARY.
+  if(arg_LIBRARY)
+    set(parent ${arg_LIBRARY})
+  endif()
   set_property(GLOBAL APPEND PROPERTY WT_REGISTRY_${parent} "${out}")
 endfunction()
 

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "core/base/data_path.hpp"
 #include "core/base/result.hpp"
 #include "core/plan/plan.hpp"
 #include "core/spec/specs.hpp"
@@ -17,10 +19,11 @@ struct GroupShape {
   int64_t ranks = 1;
   int64_t nodes = 1;           // nodes touched
   int64_t ranks_per_node = 1;  // largest number of members in one node
-  int64_t domains = 1;         // NVLink domains touched (a domain may span nodes: NVL72)
+  int64_t domains = 1;         // NVLink domains touched; a domain may span nodes (NVL72), else it is the node
   double nic_share = 1;        // share of a node's NIC bandwidth left to this group when its like-shaped sisters
                                // (one for each remaining device of the node) run at the same time
   bool crosses_leaf = false;   // members under more than one leaf switch group
+  int64_t nodes_per_leaf = 0;  // most nodes of the group under one leaf group; 0: the cluster does not say
   bool operator==(const GroupShape&) const = default;
 };
 
@@ -35,13 +38,27 @@ struct CollectiveEstimate {
   double latency_seconds = 0, bandwidth = 0;  // the two terms: time = latency + bytes / bandwidth (algorithm bandwidth)
 };
 
+/// What the user may force with NCCL_ALGO, NCCL_PROTO, NCCL_COLLNET_ENABLE, NCCL_NVLS_ENABLE.
+struct NcclOptions {
+  std::optional<Algorithm> algorithm;  // where it can run the collective; elsewhere NCCL's own choice
+  std::optional<Protocol> protocol;
+  bool collnet = false;
+  bool nvls = true;
+  bool operator==(const NcclOptions&) const = default;
+};
+
+/// Immutable after load but for a cache of its own; any number of threads may ask.
 class CollectiveCost {
  public:
-  /// Reads data/nccl.yaml (constants of the generation) and data/fabrics.yaml.
-  static Result<CollectiveCost> load(const ClusterSpec& cluster);
+  /// Reads data/nccl/*.csv (constants of the generation, measured curves) and data/fabrics.csv. Errors: a table that does
+  /// not parse, with file, line and column.
+  static Result<CollectiveCost> load(const ClusterSpec& cluster, const NcclOptions& options = {},
+                                     const std::string& data = data_directory());
 
+  /// Rank r sits on node r / devices_per_node. CHECKs that there are members.
   GroupShape shape_of(std::span<const RankId> members) const;
 
+  /// `bytes` as in plan::Collective (all-to-all: the buffer of one rank). Never falls when `bytes` grows. One rank: 0.
   CollectiveEstimate estimate(plan::CollectiveKind, plan::Reduction, DType, int64_t bytes, const GroupShape&) const;
 
   /// One message between two ranks; `concurrent` messages leave the node at the same time over the same NICs.
@@ -50,6 +67,7 @@ class CollectiveCost {
   struct Impl;
 
  private:
+  explicit CollectiveCost(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<const Impl> impl_;
 };
 

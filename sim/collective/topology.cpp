@@ -1,0 +1,143 @@
+#include "sim/collective/topology.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace wt::sim {
+namespace {
+
+using plan::CollectiveKind;
+
+constexpr int64_t kMaxSearchChannels = 32;  // NCCL: MAXCHANNELS / 2
+
+double gbps(BytesPerSecond b) { return b.n * 1e-9; }
+
+/// NICs next to `ranks` devices of a node: each device its own share, at least one.
+int64_t nics_of(const ClusterSpec& cluster, int64_t ranks) {
+  const int64_t nics = cluster.fabric.nics_per_node, devices = std::max<int64_t>(1, cluster.node.devices);
+  return std::clamp<int64_t>((ranks * nics + devices - 1) / devices, std::min<int64_t>(1, nics), nics);
+}
+
+}  // namespace
+
+InNode in_node(const ClusterSpec& cluster, const NcclConstants& c, int64_t ranks) {
+  const ScaleUpSpec& up = cluster.node.scale_up;
+  const double bandwidth = gbps(up.bandwidth), pcie = gbps(cluster.node.pcie_bandwidth);
+  const auto devices = static_cast<double>(std::max<int64_t>(2, cluster.node.devices));
+  const auto n = static_cast<double>(ranks);
+  InNode in;
+  const auto links = [&](double nominal, double per_link) {
+    in.nvlink = true;
+    in.nominal = nominal;
+    in.tuner = nominal / c.link_nominal * c.link_gbps;
+    in.ring = nominal * c.ring_share;
+    in.ring_across = nominal * c.ring_share_across;
+    in.pair = per_link * c.pair_share;
+  };
+  const auto bus = [&] {
+    in.nominal = pcie;
+    in.tuner = pcie * c.pcie_tuner_share;
+    in.ring = in.ring_across = in.pair = pcie * c.pcie_share;
+  };
+  switch (up.kind) {
+    case ScaleUpKind::nvswitch: links(bandwidth, bandwidth); break;
+    case ScaleUpKind::nvlink_mesh:
+      if (cluster.node.devices <= 4)  // every device joined to every other
+        links(bandwidth * (n - 1) / (devices - 1), bandwidth / (devices - 1));
+      else  // the cube: rings that fit, each on one link
+        links(c.link_nominal * static_cast<double>(c.cube_rings[static_cast<size_t>(std::clamp<int64_t>(ranks, 2, 8))]),
+              c.link_nominal);
+      break;
+    case ScaleUpKind::nvlink_pairs:
+      if (ranks <= 2)
+        links(bandwidth, bandwidth);
+      else
+        bus();
+      break;
+    case ScaleUpKind::xgmi_mesh: links(bandwidth * (n - 1) / (devices - 1), bandwidth / (devices - 1)); break;
+    case ScaleUpKind::pcie: bus(); break;
+    case ScaleUpKind::none:  // peer access is blocked: through host memory
+      bus();
+      in.tuner = std::min(in.tuner, 2 * c.staged_gbps);
+      in.ring = in.ring_across = in.pair = std::min(in.ring, c.staged_gbps);
+      break;
+  }
+  return in;
+}
+
+Graph search_graph(const NcclConstants& c, double node_gbps, int64_t nics, double nic_gbps, int64_t nodes, bool tree) {
+  const auto& speeds = nodes > 1 ? c.speed_inter : c.speed_intra;
+  Graph best{.channels = 1, .intra = speeds.back(), .inter = speeds.back()};
+  double most = 0;
+  for (const double speed : speeds) {
+    int64_t channels = kMaxSearchChannels;
+    if (node_gbps > 0) channels = std::min(channels, static_cast<int64_t>(node_gbps / speed));
+    if (nodes > 1) channels = std::min(channels, nics * static_cast<int64_t>(nic_gbps / speed));
+    if (static_cast<double>(channels) * speed > most) {
+      most = static_cast<double>(channels) * speed;
+      best = {.channels = channels, .intra = speed, .inter = speed};
+    }
+  }
+  if (most == 0)
+    best.intra = best.inter = std::min(node_gbps > 0 ? node_gbps : nic_gbps, nodes > 1 ? nic_gbps : node_gbps);
+  const bool newer = c.generation == NcclConstants::hopper || c.generation == NcclConstants::blackwell;
+  const bool split = best.intra >= c.duplicate_from || (newer && best.channels <= 4 && best.intra >= 25);
+  if (split && best.channels * 2 <= kMaxSearchChannels) {
+    best.channels *= 2;
+    best.intra /= 2;
+    best.inter /= 2;
+  }
+  if (tree && nodes > 1)
+    for (const double speed : speeds)
+      if (node_gbps <= 0 || speed * static_cast<double>(best.channels) <= node_gbps) {
+        best.intra = std::max(best.intra, speed);
+        break;
+      }
+  return best;
+}
+
+Situation situation_of(const ClusterSpec& cluster, const NcclConstants& c, CollectiveKind kind, const GroupShape& shape,
+                       bool real) {
+  Situation s;
+  s.c = &c;
+  s.kind = kind;
+  s.real = real;
+  s.ranks = shape.ranks;
+  const int64_t devices = std::max<int64_t>(1, cluster.node.devices);
+  const bool wide_domain = cluster.node.scale_up.domain > devices;  // joins several hosts
+  s.nodes = std::max<int64_t>(1, wide_domain ? shape.domains : shape.nodes);
+  s.per_node = std::max<int64_t>(1, (shape.ranks + s.nodes / 2) / s.nodes);
+  s.remote_share = s.nodes > 1 ? 1 - 1.0 / static_cast<double>(s.nodes) : 0;
+
+  InNode in;
+  if (s.per_node > 1) in = in_node(cluster, c, std::min(s.per_node, wide_domain ? s.per_node : devices));
+  s.nvlink = in.nvlink;
+  s.link = real ? in.nominal : in.tuner;
+  s.ring_in_node = in.ring;
+  s.ring_across = in.ring_across;
+
+  const FabricSpec& fabric = cluster.fabric;
+  const double nic = gbps(fabric.nic_bandwidth);
+  const int64_t hosts = std::max<int64_t>(1, (shape.nodes + s.nodes - 1) / s.nodes);  // of one domain
+  const int64_t nics = nics_of(cluster, shape.ranks_per_node) * hosts;
+  if (s.nodes > 1) {
+    s.net_latency_us = real ? c.net_latency_us : c.net_declared_us;
+    double net = static_cast<double>(nics) * nic;
+    const double all = static_cast<double>(fabric.nics_per_node * hosts) * nic;
+    if (shape.nic_share < 1) net = std::min(net, all * shape.nic_share);
+    s.net = net * c.net_efficiency * (fabric.gpu_direct ? 1 : c.socket_share);
+    if (shape.crosses_leaf && fabric.oversubscription > 1) {
+      // Rings enter and leave a leaf group once: with m nodes of the group under it, one of m flows takes the uplinks.
+      const auto m = static_cast<double>(std::max<int64_t>(1, shape.nodes_per_leaf));
+      const double crossing = kind == CollectiveKind::all_to_all
+                                  ? std::max(0.0, 1 - m / static_cast<double>(std::max<int64_t>(1, shape.nodes)))
+                                  : 1 / m;
+      s.leaf_slowdown = std::max(1.0, fabric.oversubscription * crossing);
+    }
+  }
+  s.ring = search_graph(c, in.tuner, nics, nic, s.nodes, false);
+  s.tree = search_graph(c, in.tuner, nics, nic, s.nodes, true);
+  return s;
+}
+
+}  // namespace wt::sim
