@@ -111,6 +111,7 @@ class Config {
     faults_.push_back({map_.place, std::string(*names.begin()), std::move(what), std::move(hint)});
   }
   void warn(std::string text) { warnings_.push_back(std::move(text)); }
+  bool fine() const { return faults_.empty(); }
   bool was_used(std::string_view key) const { return used_.count(key) > 0; }
   const std::vector<std::string>& defaulted() const { return defaulted_; }
   const Node& map() const { return map_; }
@@ -160,7 +161,7 @@ void read_sizes(Config& c, ModelSpec& m, Sizes d) {
 void read_head_dim(Config& c, ModelSpec& m, int64_t otherwise = 0) {
   if (otherwise == 0 && m.heads > 0) otherwise = m.hidden / m.heads;
   m.head_dim = c.derived({"head_dim"}, otherwise, kWidth);
-  if (!c.present("head_dim") && m.head_dim * m.heads != m.hidden && m.hidden % m.heads != 0)
+  if (c.fine() && !c.present("head_dim") && m.head_dim * m.heads != m.hidden && m.hidden % m.heads != 0)
     c.fault_at(kHeads, fmt::format("{} heads do not divide hidden_size {}", m.heads, m.hidden), "");
 }
 

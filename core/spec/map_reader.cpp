@@ -231,9 +231,14 @@ void MapReader::recompute(std::string_view key, RecomputeSpec& out) {
 }
 
 void MapReader::finish() {
-  for (const Entry& e : map_.entries)
-    if (std::find(known_.begin(), known_.end(), e.key) == known_.end())
-      faults_.push_back({e.place, path_, fmt::format("unknown key '{}'", shown(e.key)), suggest(e.key, known_)});
+  for (const Entry& e : map_.entries) {
+    if (std::find(known_.begin(), known_.end(), e.key) != known_.end()) continue;
+    faults_.push_back({e.place, path_, fmt::format("unknown key '{}'", shown(e.key)), suggest(e.key, known_)});
+    const auto meant = closest(e.key, known_);
+    std::erase_if(missing_, [&](const Missing& m) { return meant && m.key == *meant; });
+  }
+  for (Missing& m : missing_)
+    faults_.push_back({map_.place, path_, fmt::format("missing key '{}'", m.key), std::move(m.hint)});
 }
 
 }  // namespace wt

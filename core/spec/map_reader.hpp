@@ -1,5 +1,5 @@
 // The visitor of describe.hpp that reads: one map of a tree into one spec, collecting every fault.
-// Invariant: finish() must be called once, after all keys: it reports the keys that nobody asked for.
+// Invariant: finish() is called once, after all keys and before the checks across keys.
 #pragma once
 
 #include <fmt/format.h>
@@ -77,7 +77,7 @@ class MapReader {
 
   /// A fault that concerns the value of `key`, or the map if the key is not there.
   void fault_at(std::string_view key, std::string what, std::string hint = {});
-  size_t fault_count() const { return faults_.size(); }
+  /// Once, after all keys: the missing and the unknown ones, but not both for one typing error.
   void finish();
 
  private:
@@ -94,7 +94,7 @@ class MapReader {
   const tree::Entry* take(std::string_view key, Need need, const Hint& hint) {
     known_.push_back(key);
     const tree::Entry* e = map_.find(key);
-    if (!e && need == kRequired) faults_.push_back({map_.place, path_, fmt::format("missing key '{}'", key), hint()});
+    if (!e && need == kRequired) missing_.push_back({key, hint()});
     return e;
   }
   template <class T>
@@ -103,8 +103,8 @@ class MapReader {
     MapReader inner(e.value, path_of(e.key), faults_);
     const size_t before = faults_.size();
     describe(inner, out);
-    if (faults_.size() == before) check(inner, out);  // checks across keys guess when one of them is missing
     inner.finish();
+    if (faults_.size() == before) check(inner, out);  // checks across keys guess when one of them is missing
   }
   const tree::Entry* take_scalar(std::string_view key, Need need, std::string_view expected, std::string_view example);
   std::string path_of(std::string_view key) const {
@@ -117,6 +117,11 @@ class MapReader {
   std::string path_;
   Faults& faults_;
   std::vector<std::string_view> known_;
+  struct Missing {
+    std::string_view key;
+    std::string hint;
+  };
+  std::vector<Missing> missing_;
 };
 
 // Checks that span several keys of one spec (read.cpp); sections without any fall back to this.

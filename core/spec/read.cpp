@@ -183,7 +183,7 @@ std::optional<Node> resolve(Kind kind, Node node, std::string_view path, int dep
   } else if (node.is_map()) {
     if (const Entry* from = node.find("from")) {
       if (!from->value.is_scalar()) {
-        context.faults.push_back({from->value.place, fmt::format("{}.from", path), "is not a name or a path", ""});
+        context.faults.push_back({from->value.place, path.empty() ? std::string("from") : fmt::format("{}.from", path), "is not a name or a path", ""});
         return std::nullopt;
       }
       std::optional<Node> base = load(kind, from->value.text, from->value.place, path, depth, context);
@@ -311,9 +311,9 @@ T read_map(const Node& node, const std::string& path, Context& context) {
   }
   MapReader reader(node, path, context.faults);
   describe(reader, out);
+  reader.finish();
   // A fault of one key makes checks across keys guess: they run on whole specs only.
   if (context.faults.empty()) check(reader, out);
-  reader.finish();
   return out;
 }
 

@@ -77,7 +77,11 @@ struct Stop {};
 
 class Builder : public YAML::EventHandler {
  public:
-  explicit Builder(std::shared_ptr<const Source> source) : source_(std::move(source)) {}
+  Builder(std::string_view text, std::shared_ptr<const Source> source) : text_(text), source_(std::move(source)) {
+    line_starts_.push_back(0);
+    for (size_t i = 0; i < text.size(); ++i)
+      if (text[i] == '\n') line_starts_.push_back(i + 1);
+  }
 
   std::optional<Node> root;
   Diagnostics errors;
@@ -106,6 +110,7 @@ class Builder : public YAML::EventHandler {
     n.quoted = tag == "!";
     n.text = value;
     n.place = at(mark);
+    if (n.quoted && !quote_ends(mark)) stop(n.place, "the quote that opens here never ends", "");
     finish(std::move(n), anchor);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -162,6 +167,26 @@ class Builder : public YAML::EventHandler {
     return out;
   }
 
+  /// yaml-cpp takes the end of the file for the end of a quote, so that a cut file would pass.
+  bool quote_ends(const YAML::Mark& mark) const {
+    if (mark.line < 0 || static_cast<size_t>(mark.line) >= line_starts_.size()) return true;
+    size_t i = line_starts_[static_cast<size_t>(mark.line)] + static_cast<size_t>(std::max(mark.column, 0));
+    if (i >= text_.size() || (text_[i] != '"' && text_[i] != '\'')) return true;  // behind an anchor, or a block scalar
+    const char quote = text_[i++];
+    for (; i < text_.size(); ++i) {
+      if (quote == '"' && text_[i] == '\\') {
+        ++i;
+      } else if (text_[i] == quote) {
+        if (quote == '\'' && i + 1 < text_.size() && text_[i + 1] == quote) {
+          ++i;
+        } else {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
     check_tag(mark, tag);
     if (depth() >= kMaxDepth) too_deep(at(mark));
@@ -204,6 +229,8 @@ class Builder : public YAML::EventHandler {
     }
   }
 
+  std::string_view text_;
+  std::vector<size_t> line_starts_;
   std::shared_ptr<const Source> source_;
   std::vector<Frame> stack_;
   std::map<YAML::anchor_t, Anchored> anchors_;
@@ -219,14 +246,14 @@ Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> sou
   if (int line = line_of_bad_byte(text))
     return Diagnostic{to_text(Place{source, line, 1}, ""), "not UTF-8 text", "save the file as UTF-8"};
 
-  Builder builder(source);
+  Builder builder(text, source);
   bool read = false, more = false;
   try {
     std::istringstream in{std::string(text)};
     YAML::Parser parser(in);
     read = parser.HandleNextDocument(builder);
     if (read) {
-      Builder rest(source);
+      Builder rest(text, source);
       more = parser.HandleNextDocument(rest);
     }
   } catch (const Stop&) {
