@@ -434,8 +434,7 @@ void deepseek(Config& c, ModelSpec& m, Sizes sizes, int64_t ffn, int64_t experts
   e.top_k = c.integer(kTopK, top_k, kExperts);
   if (e.top_k == 0) c.fault_at(kTopK, "missing: the class has no default", "such as 6");
   e.ffn_hidden = c.integer({"moe_intermediate_size"}, width, kWidth);
-  e.shared_ffn_hidden =
-      e.ffn_hidden * c.integer({"n_shared_experts", "num_shared_experts"}, shared, {0, 64}, 0);
+  e.shared_ffn_hidden = e.ffn_hidden * c.integer({"n_shared_experts", "num_shared_experts"}, shared, {0, 64}, 0);
   e.first_dense_layers = c.integer({"first_k_dense_replace"}, first_dense, kLayersOr0);
   if (c.derived({"moe_layer_freq"}, 1, kLayers) != 1)
     c.fault_at({"moe_layer_freq"}, "other than 1 is not read", "write a model .yaml with moe.layer_period");
@@ -444,13 +443,12 @@ void deepseek(Config& c, ModelSpec& m, Sizes sizes, int64_t ffn, int64_t experts
   for (std::string_view odd : {"num_routed_experts", "num_shared_experts"})
     if (c.present(odd)) c.warn(fmt::format("'{}' is not a key of transformers; read as n{}", odd, odd.substr(3)));
   if (c.derived({"num_nextn_predict_layers"}, 0, {0, 64}) > 0)
-    c.warn("num_nextn_predict_layers: the multi-token prediction layer is left out, as transformers does; "
-           "set mtp_layers to count it");
+    c.warn(
+        "num_nextn_predict_layers: the multi-token prediction layer is left out, as transformers does; "
+        "set mtp_layers to count it");
 }
 
-void deepseek_v2(Config& c, ModelSpec& m) {
-  deepseek(c, m, {4096, 32, 32, 32000, 2048}, 11008, 64, 2, 1407, 0, 0);
-}
+void deepseek_v2(Config& c, ModelSpec& m) { deepseek(c, m, {4096, 32, 32, 32000, 2048}, 11008, 64, 2, 1407, 0, 0); }
 void deepseek_v3(Config& c, ModelSpec& m) {
   deepseek(c, m, {7168, 61, 128, 129280, 4096}, 18432, 256, 1, 2048, 8, 3);
   m.moe->router_bias = true;  // e_score_correction_bias
@@ -567,8 +565,8 @@ void warn_layer_types(Config& c, const ModelSpec& m) {
   bool as_read = static_cast<int64_t>(e->value.items.size()) == m.layers;
   for (const Node& n : e->value.items) {
     // transformers counts from 0: a period of 2 starts with a window, a full layer is every n-th.
-    const bool windowed = m.sliding_window > 0 && (m.full_period > 0 ? (layer + 1) % m.full_period != 0
-                                                                     : layer % m.sliding_period == 0);
+    const bool windowed =
+        m.sliding_window > 0 && (m.full_period > 0 ? (layer + 1) % m.full_period != 0 : layer % m.sliding_period == 0);
     as_read = as_read && (n.text == "sliding_attention") == windowed;
     ++layer;
   }
@@ -576,10 +574,20 @@ void warn_layer_types(Config& c, const ModelSpec& m) {
 }
 
 void warn_common(Config& c, const Node& root, const ModelSpec& m) {
-  constexpr std::string_view kNoEffect[] = {"rope_scaling", "rope_parameters", "router_aux_loss_coef", "aux_loss_alpha",
-                                            "use_cache", "pretraining_tp", "swiglu_limit", "attn_logit_softcapping",
-                                            "final_logit_softcapping", "layer_norm_eps", "layer_norm_epsilon",
-                                            "rms_norm_eps", "partial_rotary_factor", "rotary_pct"};
+  constexpr std::string_view kNoEffect[] = {"rope_scaling",
+                                            "rope_parameters",
+                                            "router_aux_loss_coef",
+                                            "aux_loss_alpha",
+                                            "use_cache",
+                                            "pretraining_tp",
+                                            "swiglu_limit",
+                                            "attn_logit_softcapping",
+                                            "final_logit_softcapping",
+                                            "layer_norm_eps",
+                                            "layer_norm_epsilon",
+                                            "rms_norm_eps",
+                                            "partial_rotary_factor",
+                                            "rotary_pct"};
   std::string none;
   for (std::string_view k : kNoEffect)
     if (c.present(k)) none += fmt::format("{}{}", none.empty() ? "" : ", ", k);
@@ -645,14 +653,16 @@ Result<ImportedModel> parse_hf_config(std::string_view text, const std::string& 
       map = &e->value;
       nested = key;
     }
-  if (!nested.empty()) out.warnings.push_back(fmt::format("read from {}: other parts (vision, audio) are not counted", nested));
+  if (!nested.empty())
+    out.warnings.push_back(fmt::format("read from {}: other parts (vision, audio) are not counted", nested));
 
   Config c(*map, faults, out.warnings);
   const Entry* type = map->find("model_type");
   if (!type) type = root.find("model_type");
   const std::string word = type && type->value.is_scalar() ? type->value.text : "";
   if (word.empty()) {
-    Diagnostic d{type ? to_text(type->place, "model_type") : file, "has no model_type: is it a Hugging Face config.json?",
+    Diagnostic d{type ? to_text(type->place, "model_type") : file,
+                 "has no model_type: is it a Hugging Face config.json?",
                  fmt::format("known: {}; else {}", fmt::join(hf_model_types(), ", "), kByHand)};
     return d;
   }

@@ -17,8 +17,7 @@ Diagnostics to_diagnostics(Faults faults) {
            std::make_tuple(order[b.place.source.get()], b.place.line, b.place.column);
   });
   Diagnostics out;
-  for (Fault& f : faults)
-    out.push_back({tree::to_text(f.place, f.path), std::move(f.what), std::move(f.hint)});
+  for (Fault& f : faults) out.push_back({tree::to_text(f.place, f.path), std::move(f.what), std::move(f.hint)});
   return out;
 }
 

@@ -20,24 +20,26 @@ std::span<const Named<Position>> names_of(Position) {
 }
 std::span<const Named<GpuGeneration>> names_of(GpuGeneration) {
   static constexpr Named<GpuGeneration> k[] = {
-      {"volta", GpuGeneration::volta},   {"turing", GpuGeneration::turing}, {"ampere", GpuGeneration::ampere},
-      {"ada", GpuGeneration::ada},       {"hopper", GpuGeneration::hopper}, {"blackwell", GpuGeneration::blackwell},
-      {"cdna2", GpuGeneration::cdna2},   {"cdna3", GpuGeneration::cdna3},   {"cdna4", GpuGeneration::cdna4},
+      {"volta", GpuGeneration::volta}, {"turing", GpuGeneration::turing}, {"ampere", GpuGeneration::ampere},
+      {"ada", GpuGeneration::ada},     {"hopper", GpuGeneration::hopper}, {"blackwell", GpuGeneration::blackwell},
+      {"cdna2", GpuGeneration::cdna2}, {"cdna3", GpuGeneration::cdna3},   {"cdna4", GpuGeneration::cdna4},
       {"other", GpuGeneration::other}};
   return k;
 }
 std::span<const Named<ScaleUpKind>> names_of(ScaleUpKind) {
-  static constexpr Named<ScaleUpKind> k[] = {
-      {"none", ScaleUpKind::none},           {"nvswitch", ScaleUpKind::nvswitch},
-      {"nvlink_mesh", ScaleUpKind::nvlink_mesh}, {"nvlink_pairs", ScaleUpKind::nvlink_pairs},
-      {"xgmi_mesh", ScaleUpKind::xgmi_mesh}, {"pcie", ScaleUpKind::pcie}};
+  static constexpr Named<ScaleUpKind> k[] = {{"none", ScaleUpKind::none},
+                                             {"nvswitch", ScaleUpKind::nvswitch},
+                                             {"nvlink_mesh", ScaleUpKind::nvlink_mesh},
+                                             {"nvlink_pairs", ScaleUpKind::nvlink_pairs},
+                                             {"xgmi_mesh", ScaleUpKind::xgmi_mesh},
+                                             {"pcie", ScaleUpKind::pcie}};
   return k;
 }
 std::span<const Named<FabricKind>> names_of(FabricKind) {
-  static constexpr Named<FabricKind> k[] = {
-      {"none", FabricKind::none},         {"infiniband", FabricKind::infiniband}, {"roce", FabricKind::roce},
-      {"ethernet", FabricKind::ethernet}, {"efa", FabricKind::efa},               {"slingshot", FabricKind::slingshot},
-      {"omnipath", FabricKind::omnipath}, {"tcpx", FabricKind::tcpx}};
+  static constexpr Named<FabricKind> k[] = {{"none", FabricKind::none},         {"infiniband", FabricKind::infiniband},
+                                            {"roce", FabricKind::roce},         {"ethernet", FabricKind::ethernet},
+                                            {"efa", FabricKind::efa},           {"slingshot", FabricKind::slingshot},
+                                            {"omnipath", FabricKind::omnipath}, {"tcpx", FabricKind::tcpx}};
   return k;
 }
 std::span<const Named<DataParallel>> names_of(DataParallel) {

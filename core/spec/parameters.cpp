@@ -26,8 +26,8 @@ N attention_of_layer(const ModelSpec& m) {
     const N nope = m.mla->qk_nope_head_dim, rope = m.mla->qk_rope_head_dim, v = m.mla->v_head_dim;
     const N q_rank = m.mla->q_lora_rank, kv_rank = m.mla->kv_lora_rank;
     n += q_rank > N(0) ? h * q_rank + q_rank * a * (nope + rope) : h * a * (nope + rope);  // down and up, or full
-    n += h * (kv_rank + rope);            // compressed keys and values, and the shared rotary key
-    n += kv_rank * a * (nope + v);        // their expansion
+    n += h * (kv_rank + rope);      // compressed keys and values, and the shared rotary key
+    n += kv_rank * a * (nope + v);  // their expansion
     n += a * v * h;
     if (m.attention_bias) n += q_rank + kv_rank + rope;
     if (m.output_bias) n += h;
@@ -96,8 +96,8 @@ Counts<N> counts_of(const ModelSpec& m) {
     Counts<N> one;
     if (m.moe) add_moe_layers<N>(m, N(1), one);
     const N mlp = m.moe ? one.experts + one.router : mlp_of<N>(m, m.ffn_hidden, m.mlp_bias);
-    c.mtp = N(m.mtp_layers) * (attention_of_layer<N>(m) + mlp + norms_of_layer<N>(m) + N(2) * h * h +
-                               N(3) * norm_of<N>(m, h));
+    c.mtp = N(m.mtp_layers) *
+            (attention_of_layer<N>(m) + mlp + norms_of_layer<N>(m) + N(2) * h * h + N(3) * norm_of<N>(m, h));
     if (m.moe) c.active_experts -= N(m.mtp_layers) * (one.experts - one.active_experts);
   }
   return c;

@@ -19,9 +19,9 @@ struct UnitName {
 constexpr double kKi = 1024.0, kMi = kKi * kKi, kGi = kMi * kKi, kTi = kGi * kKi, kPi = kTi * kKi;
 
 // Largest first within what is printed: print_quantity takes the first that reads back equal.
-constexpr UnitName kBytes[] = {{"PiB", kPi}, {"TiB", kTi}, {"GiB", kGi}, {"MiB", kMi}, {"KiB", kKi},
-                               {"PB", 1e15}, {"TB", 1e12}, {"GB", 1e9},  {"MB", 1e6},  {"kB", 1e3},
-                               {"B", 1},     {"KB", 1e3, false}};
+constexpr UnitName kBytes[] = {{"PiB", kPi}, {"TiB", kTi}, {"GiB", kGi}, {"MiB", kMi},
+                               {"KiB", kKi}, {"PB", 1e15}, {"TB", 1e12}, {"GB", 1e9},
+                               {"MB", 1e6},  {"kB", 1e3},  {"B", 1},     {"KB", 1e3, false}};
 constexpr UnitName kRates[] = {{"PB/s", 1e15},
                                {"TB/s", 1e12},
                                {"GB/s", 1e9},
@@ -37,11 +37,11 @@ constexpr UnitName kRates[] = {{"PB/s", 1e15},
                                {"Tbit/s", 1e12 / 8, false},
                                {"Gbit/s", 1e9 / 8, false},
                                {"Mbit/s", 1e6 / 8, false}};
-constexpr UnitName kFlops[] = {{"PFLOP/s", 1e15},        {"TFLOP/s", 1e12},        {"GFLOP/s", 1e9},
-                               {"MFLOP/s", 1e6},         {"FLOP/s", 1},            {"PFLOPS", 1e15, false},
-                               {"TFLOPS", 1e12, false},  {"GFLOPS", 1e9, false}};
-constexpr UnitName kTimes[] = {{"h", 3600},   {"min", 60},  {"s", 1},    {"ms", 1e-3},
-                               {"us", 1e-6},  {"ns", 1e-9}, {"ps", 1e-12}, {"µs", 1e-6, false}};
+constexpr UnitName kFlops[] = {{"PFLOP/s", 1e15},       {"TFLOP/s", 1e12},     {"GFLOP/s", 1e9},
+                               {"MFLOP/s", 1e6},        {"FLOP/s", 1},         {"PFLOPS", 1e15, false},
+                               {"TFLOPS", 1e12, false}, {"GFLOPS", 1e9, false}};
+constexpr UnitName kTimes[] = {{"h", 3600},  {"min", 60},  {"s", 1},      {"ms", 1e-3},
+                               {"us", 1e-6}, {"ns", 1e-9}, {"ps", 1e-12}, {"µs", 1e-6, false}};
 constexpr UnitName kFrequencies[] = {{"GHz", 1e9}, {"MHz", 1e6}, {"kHz", 1e3}, {"Hz", 1}};
 constexpr UnitName kPowers[] = {{"MW", 1e6}, {"kW", 1e3}, {"W", 1}};
 
@@ -106,18 +106,16 @@ std::string_view example_of(Quantity kind) {
 Result<double> parse_quantity(Quantity kind, std::string_view text) {
   const std::string_view all = trim(text);
   size_t digits = 0;
-  while (digits < all.size() &&
-         (std::string_view("0123456789.+-").find(all[digits]) != std::string_view::npos ||
-          // an exponent, not the first letter of a unit: "1e3 B" against "1 EB"
-          ((all[digits] == 'e' || all[digits] == 'E') && digits + 1 < all.size() && digits > 0 &&
-           std::string_view("0123456789+-").find(all[digits + 1]) != std::string_view::npos)))
+  while (digits < all.size() && (std::string_view("0123456789.+-").find(all[digits]) != std::string_view::npos ||
+                                 // an exponent, not the first letter of a unit: "1e3 B" against "1 EB"
+                                 ((all[digits] == 'e' || all[digits] == 'E') && digits + 1 < all.size() && digits > 0 &&
+                                  std::string_view("0123456789+-").find(all[digits + 1]) != std::string_view::npos)))
     ++digits;
   const std::string_view number = all.substr(0, digits), unit = trim(all.substr(digits));
   const std::optional<double> value = parse_double(number);
   if (!value)
     return Diagnostic{"", fmt::format("{} is not a number with a unit", quoted(all)), std::string(example_of(kind))};
-  if (unit.empty())
-    return Diagnostic{"", fmt::format("{} has no unit", quoted(all)), legal_units(kind)};
+  if (unit.empty()) return Diagnostic{"", fmt::format("{} has no unit", quoted(all)), legal_units(kind)};
   for (const UnitName& u : units_of(kind)) {
     if (u.name != unit) continue;
     const double v = *value * u.factor;

@@ -59,8 +59,7 @@ void check(MapReader& r, ModelSpec& m) {
 }
 
 void check(MapReader& r, DeviceSpec& d) {
-  if (d.context_memory >= d.memory && d.memory.n > 0)
-    r.fault_at("context_memory", "is not less than memory", "");
+  if (d.context_memory >= d.memory && d.memory.n > 0) r.fault_at("context_memory", "is not less than memory", "");
 }
 
 void check(MapReader& r, ScaleUpSpec& s) {
@@ -77,11 +76,11 @@ void check(MapReader& r, FabricSpec& f) {
 
 void check(MapReader& r, NodeSpec& n) {
   if (n.devices > 1 && n.scale_up.kind == ScaleUpKind::none)
-    r.fault_at("scale_up", fmt::format("{} devices with nothing that joins them", n.devices),
-               "kind pcie is the least");
+    r.fault_at("scale_up", fmt::format("{} devices with nothing that joins them", n.devices), "kind pcie is the least");
   if (n.devices > 0 && n.scale_up.domain % n.devices != 0)
-    r.fault_at("scale_up", fmt::format("a domain of {} is not a multiple of {} devices per node", n.scale_up.domain,
-                                       n.devices), "");
+    r.fault_at("scale_up",
+               fmt::format("a domain of {} is not a multiple of {} devices per node", n.scale_up.domain, n.devices),
+               "");
   if (n.scale_up.kind == ScaleUpKind::pcie && n.scale_up.bandwidth.n == 0) n.scale_up.bandwidth = n.pcie_bandwidth;
 }
 
@@ -171,8 +170,8 @@ void overlay(Node& base, Node over) {
   }
 }
 
-std::optional<Node> load(Kind kind, const std::string& reference, const Place& place, std::string_view path,
-                         int depth, Context& context);
+std::optional<Node> load(Kind kind, const std::string& reference, const Place& place, std::string_view path, int depth,
+                         Context& context);
 
 /// Turns a name, a path or a map with `from` into a map without references. Nothing on a fault, which is noted.
 std::optional<Node> resolve(Kind kind, Node node, std::string_view path, int depth, Context& context) {
@@ -183,7 +182,8 @@ std::optional<Node> resolve(Kind kind, Node node, std::string_view path, int dep
   } else if (node.is_map()) {
     if (const Entry* from = node.find("from")) {
       if (!from->value.is_scalar()) {
-        context.faults.push_back({from->value.place, path.empty() ? std::string("from") : fmt::format("{}.from", path), "is not a name or a path", ""});
+        context.faults.push_back({from->value.place, path.empty() ? std::string("from") : fmt::format("{}.from", path),
+                                  "is not a name or a path", ""});
         return std::nullopt;
       }
       std::optional<Node> base = load(kind, from->value.text, from->value.place, path, depth, context);
@@ -194,8 +194,7 @@ std::optional<Node> resolve(Kind kind, Node node, std::string_view path, int dep
       node = std::move(*base);
     }
   } else {
-    context.faults.push_back({node.place, std::string(path),
-                              node.kind == Node::Kind::null ? "is empty" : "is a list",
+    context.faults.push_back({node.place, std::string(path), node.kind == Node::Kind::null ? "is empty" : "is a list",
                               fmt::format("the name of a built-in {}, a path, or a section", words_of(kind).word)});
     return std::nullopt;
   }
@@ -237,8 +236,7 @@ void name_it(Node& node, const std::string& path) {
   node.set("name", std::move(name), node.place);
 }
 
-std::optional<Node> load_file(Kind kind, const std::string& file, std::string_view path, int depth,
-                              Context& context) {
+std::optional<Node> load_file(Kind kind, const std::string& file, std::string_view path, int depth, Context& context) {
   Result<std::string> text = read_file(file, tree::kMaxBytes);
   if (!text.ok()) {
     Diagnostic d = text.errors()[0];
@@ -262,16 +260,16 @@ std::optional<Node> load_file(Kind kind, const std::string& file, std::string_vi
     return std::nullopt;
   }
   if (!node.value().is_map()) {
-    context.faults.push_back({node.value().place, "", fmt::format("is not a {} spec", words_of(kind).word),
-                              "a file of 'key: value' lines"});
+    context.faults.push_back(
+        {node.value().place, "", fmt::format("is not a {} spec", words_of(kind).word), "a file of 'key: value' lines"});
     return std::nullopt;
   }
   name_it(node.value(), file);
   return resolve(kind, std::move(node.value()), path, depth + 1, context);
 }
 
-std::optional<Node> load(Kind kind, const std::string& reference, const Place& place, std::string_view path,
-                         int depth, Context& context) {
+std::optional<Node> load(Kind kind, const std::string& reference, const Place& place, std::string_view path, int depth,
+                         Context& context) {
   constexpr int kLongestChain = 8;
   if (depth > kLongestChain) {
     context.faults.push_back({place, std::string(path), "files refer to each other in a circle or too deep",
@@ -284,8 +282,8 @@ std::optional<Node> load(Kind kind, const std::string& reference, const Place& p
     if (!found.empty() && ends_with(found, ".yaml")) return load_file(kind, found, path, depth, context);
     std::vector<std::string> names = list_data(folder);
     std::vector<std::string_view> views(names.begin(), names.end());
-    context.faults.push_back({place, std::string(path), fmt::format("no built-in {} '{}'", word, reference),
-                              suggest(reference, views)});
+    context.faults.push_back(
+        {place, std::string(path), fmt::format("no built-in {} '{}'", word, reference), suggest(reference, views)});
     return std::nullopt;
   }
   fs::path file = reference;
@@ -421,7 +419,6 @@ void apply_override(Node& root, const std::string& text, Context& context) {
   overlay(root, std::move(value));
 }
 
-
 Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<const std::string> overrides) {
   Context context;
   if (!root.is_map())
@@ -434,8 +431,8 @@ Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<cons
   constexpr std::array<std::string_view, 5> kKeys = {"name", "model", "cluster", "strategy", "training"};
   for (const Entry& e : root.entries)
     if (std::find(kKeys.begin(), kKeys.end(), e.key) == kKeys.end())
-      context.faults.push_back({e.place, "", fmt::format("unknown key '{}'", e.key.substr(0, 60)),
-                                suggest(e.key, kKeys)});
+      context.faults.push_back(
+          {e.place, "", fmt::format("unknown key '{}'", e.key.substr(0, 60)), suggest(e.key, kKeys)});
   if (const Entry* e = root.find("name")) {
     if (e->value.is_scalar()) {
       job.name = e->value.text.substr(0, 4096);

@@ -35,9 +35,7 @@ const Entry* Node::find(std::string_view key) const {
   return nullptr;
 }
 
-Entry* Node::find(std::string_view key) {
-  return const_cast<Entry*>(static_cast<const Node*>(this)->find(key));
-}
+Entry* Node::find(std::string_view key) { return const_cast<Entry*>(static_cast<const Node*>(this)->find(key)); }
 
 void Node::set(std::string key, Node value, const Place& key_place) {
   if (Entry* e = find(key)) {
@@ -147,14 +145,13 @@ class Builder : public YAML::EventHandler {
     throw Stop{};
   }
   [[noreturn]] void too_deep(const Place& place) {
-    errors.push_back({to_text(place, ""), fmt::format("nested more than {} levels deep", kMaxDepth),
-                      "no spec needs more than six"});
+    errors.push_back(
+        {to_text(place, ""), fmt::format("nested more than {} levels deep", kMaxDepth), "no spec needs more than six"});
     throw Stop{};
   }
   void budget(int64_t nodes, const Place& place) {
     nodes_ += nodes;
-    if (nodes_ > kMaxNodes)
-      stop(place, fmt::format("more than {} values once anchors are expanded", kMaxNodes), "");
+    if (nodes_ > kMaxNodes) stop(place, fmt::format("more than {} values once anchors are expanded", kMaxNodes), "");
   }
   void check_tag(const YAML::Mark& mark, const std::string& tag) {
     if (!tag.empty() && tag != "?" && tag != "!")
@@ -256,9 +253,7 @@ Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> sou
       Builder rest(text, source);
       more = parser.HandleNextDocument(rest);
     }
-  } catch (const Stop&) {
-    return builder.errors;
-  } catch (const YAML::Exception& e) {
+  } catch (const Stop&) { return builder.errors; } catch (const YAML::Exception& e) {
     builder.errors.push_back(
         {to_text(Place{source, e.mark.line + 1, e.mark.column + 1}, ""), "not YAML: " + e.msg, ""});
     return builder.errors;

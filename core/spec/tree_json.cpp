@@ -91,15 +91,16 @@ class Builder {
       return false;
     }
     std::string what = e.what();
-    for (std::string_view cut : {": ", "] "})  // "[json.exception.parse_error.101] parse error at line 1, column 2: why"
+    for (std::string_view cut :
+         {": ", "] "})  // "[json.exception.parse_error.101] parse error at line 1, column 2: why"
       if (const size_t i = what.find(cut); i != what.npos) {
         what = what.substr(i + cut.size());
         break;
       }
     constexpr size_t kShown = 200;
     if (what.size() > kShown) what = what.substr(0, kShown) + "...";
-    errors.push_back({to_text(place, path()), "not JSON: " + what,
-                      at >= text_.size() ? "the file seems to be cut short" : ""});
+    errors.push_back(
+        {to_text(place, path()), "not JSON: " + what, at >= text_.size() ? "the file seems to be cut short" : ""});
     return false;
   }
 
@@ -158,7 +159,8 @@ class Builder {
     return finish(std::move(n));
   }
   bool open(Node::Kind kind) {
-    if (static_cast<int>(stack_.size()) >= kMaxDepth) return stop(fmt::format("nested more than {} levels deep", kMaxDepth));
+    if (static_cast<int>(stack_.size()) >= kMaxDepth)
+      return stop(fmt::format("nested more than {} levels deep", kMaxDepth));
     Frame f;
     f.node.kind = kind;
     f.node.place = here();
@@ -215,8 +217,7 @@ Result<Node> parse_json(std::string_view text, std::shared_ptr<const Source> sou
   } catch (const std::exception& e) {  // nlohmann reports through parse_error; this is memory
     builder.errors.push_back({to_text(whole, ""), fmt::format("not JSON: {}", e.what()), ""});
   }
-  if (builder.errors.empty() && (!ok || !builder.root))
-    builder.errors.push_back({to_text(whole, ""), "not JSON", ""});
+  if (builder.errors.empty() && (!ok || !builder.root)) builder.errors.push_back({to_text(whole, ""), "not JSON", ""});
   if (!builder.errors.empty()) return builder.errors;
   return std::move(*builder.root);
 }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 
+#include "core/base/data_path.hpp"
 #include "core/spec/data_dir.hpp"
 #include "core/spec/read.hpp"
 
@@ -17,31 +18,96 @@ namespace {
 namespace fs = std::filesystem;
 
 // Nominal counts in 1e9, as the models are called or as their papers say.
-const std::map<std::string, double> kNominal = {
-    {"bert-large", 0.335}, {"bloom-176b", 176.2}, {"bloomberggpt-50b", 50.6}, {"dbrx", 131.6},
-    {"deepseek-v2", 235.7}, {"deepseek-v2-lite", 15.7}, {"deepseek-v3", 671}, {"falcon-180b", 179.5},
-    {"falcon-40b", 41.8}, {"falcon-7b", 7.22}, {"gemma-2b", 2.51}, {"gemma-7b", 8.54}, {"gemma2-27b", 27.2},
-    {"gemma2-9b", 9.24}, {"gemma3-27b", 27}, {"gpt-neox-20b", 20.6}, {"gpt-oss-120b", 116.8},
-    {"gpt-oss-20b", 20.9}, {"gpt2", 0.124}, {"gpt2-large", 0.774}, {"gpt2-medium", 0.355}, {"gpt2-xl", 1.558},
-    {"gpt3-1.3b", 1.3}, {"gpt3-125m", 0.125}, {"gpt3-13b", 13}, {"gpt3-175b", 175}, {"gpt3-2.7b", 2.7},
-    {"gpt3-350m", 0.35}, {"gpt3-6.7b", 6.7}, {"gpt3-760m", 0.76}, {"grok-1", 314}, {"internlm-7b", 7.3},
-    {"kimi-k2", 1040}, {"llama-13b", 13.02}, {"llama-33b", 32.5}, {"llama-65b", 65.2}, {"llama-7b", 6.74},
-    {"llama2-13b", 13.02}, {"llama2-34b", 33.7}, {"llama2-70b", 68.98}, {"llama2-7b", 6.74},
-    {"llama3-70b", 70.55}, {"llama3-8b", 8.03}, {"llama3.1-405b", 405.85}, {"llama3.1-70b", 70.55},
-    {"llama3.1-8b", 8.03}, {"llama3.2-1b", 1.236}, {"llama3.2-3b", 3.213}, {"llama4-maverick", 400},
-    {"llama4-scout", 109}, {"mistral-7b", 7.24}, {"mistral-large-2407", 122.6}, {"mixtral-8x22b", 140.6},
-    {"mixtral-8x7b", 46.7}, {"mpt-30b", 29.95}, {"mpt-7b", 6.65}, {"mt-nlg-530b", 530},
-    {"nemotron3-22b", 21.3}, {"nemotron3-8b", 8.5}, {"nemotron4-15b", 15.6}, {"nemotron4-340b", 341},
-    {"olmo2-13b", 13.7}, {"olmo2-7b", 7.3}, {"opt-1.3b", 1.3}, {"opt-125m", 0.125}, {"opt-13b", 13},
-    {"opt-175b", 175}, {"opt-30b", 30}, {"opt-6.7b", 6.7}, {"opt-66b", 66}, {"palm-540b", 540.3},
-    {"phi-4", 14.7}, {"pythia-12b", 11.85}, {"pythia-6.9b", 6.86}, {"qwen2-57b-a14b", 57.4},
-    {"qwen2.5-0.5b", 0.494}, {"qwen2.5-14b", 14.77}, {"qwen2.5-32b", 32.8}, {"qwen2.5-72b", 72.7},
-    {"qwen2.5-7b", 7.62}, {"qwen3-0.6b", 0.596}, {"qwen3-235b-a22b", 235.1}, {"qwen3-30b-a3b", 30.5},
-    {"qwen3-32b", 32.8}, {"qwen3-8b", 8.19}, {"smollm2-1.7b", 1.71}, {"tinyllama-1.1b", 1.1},
-    {"yi-34b", 34.4}};
+const std::map<std::string, double> kNominal = {{"bert-large", 0.335},
+                                                {"bloom-176b", 176.2},
+                                                {"bloomberggpt-50b", 50.6},
+                                                {"dbrx", 131.6},
+                                                {"deepseek-v2", 235.7},
+                                                {"deepseek-v2-lite", 15.7},
+                                                {"deepseek-v3", 671},
+                                                {"falcon-180b", 179.5},
+                                                {"falcon-40b", 41.8},
+                                                {"falcon-7b", 7.22},
+                                                {"gemma-2b", 2.51},
+                                                {"gemma-7b", 8.54},
+                                                {"gemma2-27b", 27.2},
+                                                {"gemma2-9b", 9.24},
+                                                {"gemma3-27b", 27},
+                                                {"gpt-neox-20b", 20.6},
+                                                {"gpt-oss-120b", 116.8},
+                                                {"gpt-oss-20b", 20.9},
+                                                {"gpt2", 0.124},
+                                                {"gpt2-large", 0.774},
+                                                {"gpt2-medium", 0.355},
+                                                {"gpt2-xl", 1.558},
+                                                {"gpt3-1.3b", 1.3},
+                                                {"gpt3-125m", 0.125},
+                                                {"gpt3-13b", 13},
+                                                {"gpt3-175b", 175},
+                                                {"gpt3-2.7b", 2.7},
+                                                {"gpt3-350m", 0.35},
+                                                {"gpt3-6.7b", 6.7},
+                                                {"gpt3-760m", 0.76},
+                                                {"grok-1", 314},
+                                                {"internlm-7b", 7.3},
+                                                {"kimi-k2", 1040},
+                                                {"llama-13b", 13.02},
+                                                {"llama-33b", 32.5},
+                                                {"llama-65b", 65.2},
+                                                {"llama-7b", 6.74},
+                                                {"llama2-13b", 13.02},
+                                                {"llama2-34b", 33.7},
+                                                {"llama2-70b", 68.98},
+                                                {"llama2-7b", 6.74},
+                                                {"llama3-70b", 70.55},
+                                                {"llama3-8b", 8.03},
+                                                {"llama3.1-405b", 405.85},
+                                                {"llama3.1-70b", 70.55},
+                                                {"llama3.1-8b", 8.03},
+                                                {"llama3.2-1b", 1.236},
+                                                {"llama3.2-3b", 3.213},
+                                                {"llama4-maverick", 400},
+                                                {"llama4-scout", 109},
+                                                {"mistral-7b", 7.24},
+                                                {"mistral-large-2407", 122.6},
+                                                {"mixtral-8x22b", 140.6},
+                                                {"mixtral-8x7b", 46.7},
+                                                {"mpt-30b", 29.95},
+                                                {"mpt-7b", 6.65},
+                                                {"mt-nlg-530b", 530},
+                                                {"nemotron3-22b", 21.3},
+                                                {"nemotron3-8b", 8.5},
+                                                {"nemotron4-15b", 15.6},
+                                                {"nemotron4-340b", 341},
+                                                {"olmo2-13b", 13.7},
+                                                {"olmo2-7b", 7.3},
+                                                {"opt-1.3b", 1.3},
+                                                {"opt-125m", 0.125},
+                                                {"opt-13b", 13},
+                                                {"opt-175b", 175},
+                                                {"opt-30b", 30},
+                                                {"opt-6.7b", 6.7},
+                                                {"opt-66b", 66},
+                                                {"palm-540b", 540.3},
+                                                {"phi-4", 14.7},
+                                                {"pythia-12b", 11.85},
+                                                {"pythia-6.9b", 6.86},
+                                                {"qwen2-57b-a14b", 57.4},
+                                                {"qwen2.5-0.5b", 0.494},
+                                                {"qwen2.5-14b", 14.77},
+                                                {"qwen2.5-32b", 32.8},
+                                                {"qwen2.5-72b", 72.7},
+                                                {"qwen2.5-7b", 7.62},
+                                                {"qwen3-0.6b", 0.596},
+                                                {"qwen3-235b-a22b", 235.1},
+                                                {"qwen3-30b-a3b", 30.5},
+                                                {"qwen3-32b", 32.8},
+                                                {"qwen3-8b", 8.19},
+                                                {"smollm2-1.7b", 1.71},
+                                                {"tinyllama-1.1b", 1.1},
+                                                {"yi-34b", 34.4}};
 // Further off than 3 %, and why.
-const std::map<std::string, const char*> kOff = {
-};
+const std::map<std::string, const char*> kOff = {};
 
 TEST(Builtins, ModelsHaveTheirNominalCount) {
   ASSERT_GE(list_models().size(), 45u);
@@ -76,9 +142,7 @@ TEST(Builtins, DevicesAreDenseAndReadBackEqual) {
     // Sparse figures are what people copy by mistake: no device of these does more than 2.6 PFLOP/s dense in 16 bits,
     // and eight bits are twice sixteen, not four times.
     EXPECT_LE(peak.at(DType::f16).n, 2.6e15) << name;
-    if (peak.count(DType::f8)) {
-      EXPECT_NEAR(peak.at(DType::f8).n / peak.at(DType::f16).n, 2, 0.05) << name;
-    }
+    if (peak.count(DType::f8)) { EXPECT_NEAR(peak.at(DType::f8).n / peak.at(DType::f16).n, 2, 0.05) << name; }
     const Result<DeviceSpec> again = parse_device(print_device(d.value()), "printed.yaml");
     ASSERT_TRUE(again.ok()) << to_text(again.errors());
     EXPECT_TRUE(again.value() == d.value()) << print_device(d.value());
@@ -101,8 +165,8 @@ TEST(Builtins, ClustersReadBackEqual) {
 
 TEST(Builtins, NodeNetworkOfKnownSystems) {  // GB/s, one direction, all NICs of a node
   const std::map<std::string, double> known = {
-      {"dgx-1v", 50},       {"dgx-a100-80", 200}, {"dgx-h100", 400},       {"dgx-b300", 800},   {"gb200-nvl72", 200},
-      {"aws-p4d", 50},      {"aws-p5", 400},      {"aws-p5en", 400},       {"aws-p6-b300", 800}, {"gcp-a3-high", 100},
+      {"dgx-1v", 50},       {"dgx-a100-80", 200}, {"dgx-h100", 400},       {"dgx-b300", 800},     {"gb200-nvl72", 200},
+      {"aws-p4d", 50},      {"aws-p5", 400},      {"aws-p5en", 400},       {"aws-p6-b300", 800},  {"gcp-a3-high", 100},
       {"gcp-a3-mega", 200}, {"azure-ndv5", 400},  {"jean-zay-v100", 50},   {"jean-zay-a100", 50}, {"selene", 200},
       {"oci-h100", 400},    {"mi300x-8x", 400},   {"hgx-h100-eth10", 1.25}};
   for (const auto& [name, gb] : known) {

@@ -42,8 +42,9 @@ TEST(HfConfig, PublishedTotals) {
                       "n_positions": 8192, "vocab_size": 49152})"),
             15517456384);  // StarCoder
   EXPECT_EQ(total(R"({"model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240,
-                      "num_hidden_layers": 32})"), 2779683840);  // Phi-2
-  EXPECT_EQ(total(R"({"model_type": "phi3"})"), 3821079552);     // mini
+                      "num_hidden_layers": 32})"),
+            2779683840);                                      // Phi-2
+  EXPECT_EQ(total(R"({"model_type": "phi3"})"), 3821079552);  // mini
   EXPECT_EQ(total(R"({"model_type": "llama"})"), 6738415616);
   EXPECT_EQ(total(R"({"model_type": "mistral"})"), 7241732096);
   EXPECT_EQ(total(R"({"model_type": "mixtral"})"), 46702792704);
@@ -51,8 +52,9 @@ TEST(HfConfig, PublishedTotals) {
                       "num_attention_heads": 14, "num_key_value_heads": 2, "tie_word_embeddings": true})"),
             494032768);  // Qwen2.5-0.5B
   EXPECT_EQ(total(R"({"model_type": "qwen3", "num_hidden_layers": 36, "num_key_value_heads": 8,
-                      "intermediate_size": 12288})"), 8190735360);  // 8B
-  EXPECT_EQ(total(R"({"model_type": "qwen2_moe"})"), 14315784192);   // Qwen1.5-MoE-A2.7B
+                      "intermediate_size": 12288})"),
+            8190735360);                                            // 8B
+  EXPECT_EQ(total(R"({"model_type": "qwen2_moe"})"), 14315784192);  // Qwen1.5-MoE-A2.7B
   EXPECT_EQ(total(R"({"model_type": "qwen3_moe", "num_hidden_layers": 48, "head_dim": 128})"), 30532122624);
   EXPECT_EQ(total(R"({"model_type": "deepseek_v2", "hidden_size": 2048, "num_hidden_layers": 27,
                       "num_attention_heads": 16, "intermediate_size": 10944, "vocab_size": 102400, "q_lora_rank": null,
@@ -67,7 +69,8 @@ TEST(HfConfig, PublishedTotals) {
   EXPECT_EQ(total(R"({"model_type": "gpt_oss"})"), 116829156672);
   EXPECT_EQ(total(R"({"model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32})"), 20914757184);
   EXPECT_EQ(total(R"({"model_type": "bert", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16,
-                      "intermediate_size": 4096})"), 335174458);  // large, with the masked-language-model head
+                      "intermediate_size": 4096})"),
+            335174458);  // large, with the masked-language-model head
 }
 
 TEST(HfConfig, EveryArchitectureIsTested) {  // a new row of the table needs a line above
@@ -108,9 +111,13 @@ TEST(HfConfig, FalconKeyValueHeads) {
 TEST(HfConfig, Windows) {
   EXPECT_EQ(read(R"({"model_type": "qwen2", "sliding_window": 4096})").model.sliding_window, 0);
   EXPECT_EQ(read(R"({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": true,
-                     "max_window_layers": 0})").model.sliding_window, 4096);
+                     "max_window_layers": 0})")
+                .model.sliding_window,
+            4096);
   EXPECT_EQ(read(R"({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": true,
-                     "max_window_layers": 32})").model.sliding_window, 0);
+                     "max_window_layers": 32})")
+                .model.sliding_window,
+            0);
   EXPECT_TRUE(warns(read(R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 20})"),
                     "max_window_layers"));
   const ModelSpec oss = read(R"({"model_type": "gpt_oss"})").model;
@@ -119,9 +126,11 @@ TEST(HfConfig, Windows) {
   EXPECT_TRUE(oss.attention_sinks && oss.expert_bias && oss.moe->router_bias);
   EXPECT_EQ(read(R"({"model_type": "gemma3_text"})").model.full_period, 6);
   EXPECT_FALSE(warns(read(R"({"model_type": "gpt_oss", "num_hidden_layers": 2,
-                              "layer_types": ["sliding_attention", "full_attention"]})"), "layer_types"));
+                              "layer_types": ["sliding_attention", "full_attention"]})"),
+                     "layer_types"));
   EXPECT_TRUE(warns(read(R"({"model_type": "gpt_oss", "num_hidden_layers": 2,
-                             "layer_types": ["full_attention", "full_attention"]})"), "layer_types"));
+                             "layer_types": ["full_attention", "full_attention"]})"),
+                    "layer_types"));
 }
 
 TEST(HfConfig, DenseLayersOfMoe) {
@@ -159,7 +168,8 @@ TEST(HfConfig, SaysWhatHasNoEffect) {
 
 TEST(HfConfig, DuplicateKeys) {
   // Real files write rope_scaling twice: it costs nothing, the last is used, as Python does.
-  const ImportedModel m = read("{\"model_type\": \"llama\",\n\"rope_scaling\": {\"factor\": 8.0},\n\"rope_scaling\": null}");
+  const ImportedModel m =
+      read("{\"model_type\": \"llama\",\n\"rope_scaling\": {\"factor\": 8.0},\n\"rope_scaling\": null}");
   EXPECT_TRUE(warns(m, "line 3: 'rope_scaling' is written twice (first at line 2); the last is used"));
   EXPECT_FALSE(warns(m, "without effect"));
   // The same size twice is odd, two different sizes are a fault.
@@ -173,7 +183,8 @@ TEST(HfConfig, NameAndTwoFileForms) {
   // The byte-order mark of Windows editors.
   EXPECT_EQ(total("\xEF\xBB\xBF{\"model_type\": \"gpt2\"}"), 124439808);
   // v5 names: dtype for torch_dtype, rope_parameters for rope_scaling.
-  EXPECT_EQ(total(R"({"model_type": "llama", "dtype": "bfloat16", "rope_parameters": {"rope_theta": 1e6}})"), 6738415616);
+  EXPECT_EQ(total(R"({"model_type": "llama", "dtype": "bfloat16", "rope_parameters": {"rope_theta": 1e6}})"),
+            6738415616);
 }
 
 TEST(HfConfig, WhatIsReadPassesTheStrictReader) {

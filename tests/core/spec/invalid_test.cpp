@@ -51,9 +51,7 @@ TEST_P(Invalid, SaysAllThatIsWrong) {
   const std::string folder = kFolder.string() + "/";
   for (size_t at; (at = got.find(folder)) != std::string::npos;) got.erase(at, folder.size());
   const std::string expect = (kFolder / (GetParam() + ".expect")).string();
-  if (std::getenv("WT_UPDATE")) {
-    ASSERT_TRUE(write_file_atomically(expect, got).ok());
-  }
+  if (std::getenv("WT_UPDATE")) { ASSERT_TRUE(write_file_atomically(expect, got).ok()); }
   const Result<std::string> want = read_file(expect);
   ASSERT_TRUE(want.ok()) << "no " << expect;
   EXPECT_EQ(got, want.value());

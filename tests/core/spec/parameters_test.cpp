@@ -21,18 +21,18 @@ TEST_P(Published, TotalIsExact) {
   EXPECT_NEAR(static_cast<double>(estimate_parameters(m)), static_cast<double>(GetParam().total), 1.0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, Published,
-    testing::Values(Known{"gpt2", 124439808}, Known{"gpt2-xl", 1557611200}, Known{"llama2-7b", 6738415616},
-                    Known{"llama2-70b", 68976648192}, Known{"llama3-8b", 8030261248},
-                    Known{"llama3.1-405b", 405853388800}, Known{"mistral-7b", 7241732096},
-                    Known{"mixtral-8x7b", 46702792704}, Known{"gemma-7b", 8537680896},
-                    Known{"gemma2-9b", 9241705984}, Known{"qwen3-8b", 8190735360},
-                    Known{"qwen3-235b-a22b", 235093634560}, Known{"gpt-oss-120b", 116829156672},
-                    Known{"gpt-oss-20b", 20914757184}, Known{"deepseek-v3", 671026419200},
-                    Known{"deepseek-v2", 235741434880}, Known{"deepseek-v2-lite", 15706484224},
-                    Known{"bloom-176b", 176247271424}, Known{"gpt-neox-20b", 20554567680},
-                    Known{"pythia-6.9b", 6857302016}, Known{"bert-large", 335174458}));
+INSTANTIATE_TEST_SUITE_P(Models, Published,
+                         testing::Values(Known{"gpt2", 124439808}, Known{"gpt2-xl", 1557611200},
+                                         Known{"llama2-7b", 6738415616}, Known{"llama2-70b", 68976648192},
+                                         Known{"llama3-8b", 8030261248}, Known{"llama3.1-405b", 405853388800},
+                                         Known{"mistral-7b", 7241732096}, Known{"mixtral-8x7b", 46702792704},
+                                         Known{"gemma-7b", 8537680896}, Known{"gemma2-9b", 9241705984},
+                                         Known{"qwen3-8b", 8190735360}, Known{"qwen3-235b-a22b", 235093634560},
+                                         Known{"gpt-oss-120b", 116829156672}, Known{"gpt-oss-20b", 20914757184},
+                                         Known{"deepseek-v3", 671026419200}, Known{"deepseek-v2", 235741434880},
+                                         Known{"deepseek-v2-lite", 15706484224}, Known{"bloom-176b", 176247271424},
+                                         Known{"gpt-neox-20b", 20554567680}, Known{"pythia-6.9b", 6857302016},
+                                         Known{"bert-large", 335174458}));
 
 TEST(Parameters, ActiveCountsTheChosenExpertsOnly) {
   const ModelSpec dense = read_model("llama3-8b").value();

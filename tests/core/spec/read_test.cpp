@@ -104,13 +104,15 @@ TEST(Read, PrecisionIsAShortForm) {
 TEST(Read, AnchorsWithinReason) {
   const Result<ModelSpec> m = parse_model(
       "layers: &n 4\nhidden: 64\nffn_hidden: 256\nheads: *n\nvocab: 128\nmax_context: 64\ngated_mlp: false\n"
-      "activation: gelu\nnorm: layer_norm\nposition: learned\ntied_embeddings: true\n", "m.yaml");
+      "activation: gelu\nnorm: layer_norm\nposition: learned\ntied_embeddings: true\n",
+      "m.yaml");
   ASSERT_TRUE(m.ok()) << to_text(m.errors());
   EXPECT_EQ(m.value().heads, 4);
 }
 
 TEST(Read, BlockTextsAndQuotes) {
-  const std::string rest = "\nlayers: 4\nhidden: 64\nffn_hidden: 256\nheads: 4\nvocab: 128\nmax_context: 64\n"
+  const std::string rest =
+      "\nlayers: 4\nhidden: 64\nffn_hidden: 256\nheads: 4\nvocab: 128\nmax_context: 64\n"
       "gated_mlp: false\nactivation: gelu\nnorm: layer_norm\nposition: learned\ntied_embeddings: true\n";
   EXPECT_EQ(parse_model("source: >\n  two\n  lines" + rest, "m.yaml").value().source, "two lines\n");
   EXPECT_EQ(parse_model("source: 'it''s'" + rest, "m.yaml").value().source, "it's");
@@ -173,11 +175,14 @@ TEST(ReadProperty, ModelsReadBackEqual) {
     m.mtp_layers = between(0, 2);
     if (coin()) {
       m.sliding_window = between(1, 4096);
-      if (coin()) m.sliding_period = between(1, 6);
-      else m.full_period = between(1, 6);
+      if (coin())
+        m.sliding_period = between(1, 6);
+      else
+        m.full_period = between(1, 6);
     }
     if (coin()) {
-      m.moe = MoeSpec{between(1, 512), 1, between(1, 8192), between(0, 100), between(0, m.layers), between(1, 3), coin(), false};
+      m.moe = MoeSpec{between(1, 512), 1,    between(1, 8192), between(0, 100), between(0, m.layers), between(1, 3),
+                      coin(),          false};
       m.moe->shared_gate = m.moe->shared_ffn_hidden > 0 && coin();
       m.expert_bias = coin();
     }
@@ -234,7 +239,8 @@ TEST(ReadProperty, OneBrokenCharacterNeverAborts) {
     std::string broken = text;
     const int64_t edits = between(1, 4);
     for (int64_t i = 0; i < edits; ++i)
-      broken[static_cast<size_t>(between(0, static_cast<int64_t>(text.size()) - 1))] = static_cast<char>(between(1, 255));
+      broken[static_cast<size_t>(between(0, static_cast<int64_t>(text.size()) - 1))] =
+          static_cast<char>(between(1, 255));
     const Result<JobSpec> j = parse_job(broken, "j.yaml");
     if (!j.ok())
       for (const Diagnostic& d : j.errors()) RC_ASSERT(d.where.rfind("j.yaml", 0) == 0 && !d.what.empty());
