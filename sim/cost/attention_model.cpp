@@ -21,10 +21,12 @@ double attention_flops(const AttentionShape& s) {
 }
 
 double AttentionModel::model_time(const AttentionShape& s, const Chip& chip, const Facts& f, double clock) {
-  // Small heads leave the exponentials, whose units are not the matrix units, a larger part: 128 is the reference.
-  const double head = std::min(1.1, std::pow(s.head_dim / 128, 0.2));
+  // The exponentials, which are not done by the matrix units, weigh more the smaller the head: 128 is the reference.
+  const double size = s.head_dim / 128, head = size < 1 ? std::pow(size, f.attention_head_power) : std::min(1.15, std::pow(size, 0.2));
   const double share = (s.backward ? f.attention_backward : f.attention_forward) * head;
-  const double ramp = 1 + (s.causal ? f.attention_ramp_causal : f.attention_ramp) / s.seq;
+  // The ramp counts keys that a row of queries sees; a window sees fewer than the sequence has.
+  const double seen = s.seq * std::min(1.0, s.flops / attention_flops(s));
+  const double ramp = 1 + (s.causal ? f.attention_ramp_causal : f.attention_ramp) / seen;
   const double average = s.flops * ramp / (chip.flops_per_second * clock * share) * chip.multiprocessors;
   const double blocks = blocks_of(s, f), rounds = blocks / chip.multiprocessors;
   const double longest = s.causal ? f.attention_longest : 1;
@@ -39,15 +41,15 @@ AttentionModel::AttentionModel(const KernelSet& set) : facts_(set.facts()) {
   for (const AttentionPoint& p : set.attention) {
     const Facts& f = set.sets[p.set].facts;
     const Chip chip = chip_of(f, 2);
-    const double clock = clock_of(f, f.power_w, Regime::training);
+    if ((p.kernel == 0) != (set.attention_kernel == 0)) continue;  // another generation of kernels teaches nothing
     AttentionShape s{p.batch, p.seq, p.heads, p.kv_heads, (p.qk_dim + p.v_dim) / 2, p.causal, p.pass == Pass::backward, 0};
     s.flops = attention_flops(s);
-    double model = model_time(s, chip, f, clock), flops = s.flops;
+    double model = model_time(s, chip, f, 1), flops = s.flops;
     if (p.pass == Pass::both) {
       AttentionShape back = s;
       back.backward = true;
       back.flops = attention_flops(back);
-      model += model_time(back, chip, f, clock);
+      model += model_time(back, chip, f, 1);
       flops += back.flops;
     }
     learned_.push_back({static_cast<float>(std::log(s.seq)), static_cast<float>(std::log(s.head_dim)),
@@ -59,19 +61,17 @@ AttentionModel::AttentionModel(const KernelSet& set) : facts_(set.facts()) {
   }
 }
 
-AttentionModel::Estimate AttentionModel::estimate(const AttentionShape& s, const Chip& chip, double clock,
-                                                  std::span<const char> skip) const {
+AttentionModel::Estimate AttentionModel::estimate(const AttentionShape& s, const Chip& chip, double clock) const {
   const double model = model_time(s, chip, facts_, clock);
   const float seq = static_cast<float>(std::log(s.seq)), dim = static_cast<float>(std::log(s.head_dim)),
               blocks = static_cast<float>(std::log(blocks_of(s, facts_) / chip.multiprocessors));
   float sum = 0, weights = kPrior;
-  for (size_t i = 0; i < learned_.size(); ++i) {
-    const Learned& p = learned_[i];
+  for (const Learned& p : learned_) {
     if (p.causal != s.causal || (p.pass != Pass::both && (p.pass == Pass::backward) != s.backward)) continue;
     const float ds = p.seq - seq, dd = 2 * (p.dim - dim), db = 0.5f * (p.blocks - blocks);
     const float d = ds * ds + dd * dd + db * db + p.offset;
-    if (d > kReach || (!skip.empty() && skip[i])) continue;
-    const float w = 1 / ((d + kCore) * (d + kCore));
+    if (d > kReach) continue;
+    const float near = 1 / (d + kCore) - 1 / (kReach + kCore), w = near * near;
     sum += w * p.log_ratio;
     weights += w;
   }

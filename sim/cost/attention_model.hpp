@@ -24,7 +24,8 @@ class AttentionModel {
     double seconds = 0;
     bool measured = false;
   };
-  Estimate estimate(const AttentionShape& shape, const Chip& chip, double clock, std::span<const char> skip = {}) const;
+  /// `clock`: relative to the chip that was measured (a lower power limit).
+  Estimate estimate(const AttentionShape& shape, const Chip& chip, double clock) const;
   /// Without the correction.
   static double model_time(const AttentionShape& shape, const Chip& chip, const Facts& facts, double clock);
 

@@ -67,7 +67,7 @@ struct ComputeCost::Impl {
   Facts facts;
   GemmModel gemm;
   AttentionModel attention;
-  double clock = 1;
+  double clock = 1;  // in training, relative to the chip that was measured
   std::string gemm_source, attention_source, memory_source, model_source;
 
   Chip chip(DType dtype) const {
@@ -163,7 +163,7 @@ struct ComputeCost::Impl {
     s.causal = op.causal;
     s.backward = op.kernel == Kernel::attention_backward;
     s.flops = attention_flops(s);
-    if (op.work.flops > 0) s.flops = std::min(s.flops, op.work.flops);  // a window sees less
+    if (op.work.flops > 0) s.flops = op.work.flops;  // a window sees less
     const Chip c = chip(op.dtype == DType::f8 ? DType::bf16 : op.dtype);
     const auto e = attention.estimate(s, c, clock);
     return result(e.seconds, Bound::compute, s.flops / e.seconds, c.flops_per_second, e.measured ? attention_source : model_source);
@@ -198,7 +198,8 @@ Result<ComputeCost> ComputeCost::load(const DeviceSpec& device, const std::strin
       impl->facts = set.value().facts();
       impl->gemm = GemmModel(set.value());
       impl->attention = AttentionModel(set.value());
-      impl->clock = clock_of(impl->facts, impl->chip(DType::bf16).power_w, Regime::training);
+      impl->clock = clock_of(impl->facts, impl->chip(DType::bf16), Regime::training) /
+                    clock_of(impl->facts, chip_of(impl->facts, 2), Regime::training);
     } else {
       errors.insert(errors.end(), set.errors().begin(), set.errors().end());
     }

@@ -27,8 +27,8 @@ struct CostEstimate {
 /// Immutable after load; any number of threads may estimate.
 class ComputeCost {
  public:
-  /// Reads <data>/kernels/<device.kernels>/ and <data>/hosts.csv ("": roofline only). Errors: an unknown kernel set with
-  /// the legal ones, a file that does not parse, with line.
+  /// Reads <data>/kernels/<device.kernels>/ (a device without: roofline only) and <data>/hosts.csv. Errors: an
+  /// unknown kernel set with the legal ones, a file that does not parse, with line.
   static Result<ComputeCost> load(const DeviceSpec& device, const std::string& data = data_directory());
 
   CostEstimate estimate(const plan::Compute& op) const;

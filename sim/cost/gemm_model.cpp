@@ -9,7 +9,7 @@ namespace {
 /// Share of a steady training step in which the matrix units run; the rest draws power_memory_w.
 constexpr double kMatrixDuty = 0.75;
 
-/// Correction: weight of a point at squared logarithmic distance d is 1 / (d + kCore)^2, nothing beyond kReach;
+/// Correction: weight of a point at squared logarithmic distance d is 1 / (d + kCore)^2, faded to nothing at kReach;
 /// the model itself weighs kPrior. Chosen by cross-validation (docs/kernels.md), the same for every chip.
 constexpr float kCore = 0.02f, kReach = 2.5f, kPrior = 1.0f;
 constexpr float kOtherLayout = 0.25f, kOtherChip = 0.25f;
@@ -23,14 +23,15 @@ Chip chip_of(const Facts& f, int64_t element_bytes) {
   return {peak * 1e12, f.multiprocessors, f.memory_gbps * 1e9, f.l2_mib * 1048576.0, f.power_w};
 }
 
-double clock_of(const Facts& f, double power_w, Regime regime) {
+double clock_of(const Facts& f, const Chip& chip, Regime regime) {
+  const double power_w = chip.power_w, units = chip.multiprocessors / f.multiprocessors;
   if (regime == Regime::burst) return f.clock_burst;
   double budget = power_w;
   if (regime == Regime::training) {
     const double other = std::min(power_w, f.power_memory_w * power_w / f.power_w);
     budget = (power_w - (1 - kMatrixDuty) * other) / kMatrixDuty;
   }
-  const double dynamic = std::max(0.05, (budget - f.power_idle_w) / (f.power_w - f.power_idle_w));
+  const double dynamic = std::max(0.05, (budget - f.power_idle_w) / ((f.power_w - f.power_idle_w) * units));
   return std::min(f.clock_burst, f.clock_sustained * std::cbrt(dynamic));
 }
 
@@ -58,7 +59,7 @@ GemmTime model_gemm(const GemmShape& s, const Chip& chip, const Facts& f, std::s
       const double whole = std::floor(work), rest = work - whole;
       // A partial last wave takes a whole one but for the share that runs faster with fewer neighbours.
       const double waves = whole + (rest > 0 ? f.gemm_tail + (1 - f.gemm_tail) * rest : 0);
-      const double k = std::ceil(s.k / split / 64) * 64 + f.gemm_prologue_k;
+      const double k = std::ceil(s.k / split / 64) * 64 + f.gemm_prologue_k * 2 / e;
       const double compute = waves * 2 * t.m * t.n * k / (per_sm * t.efficiency);
       double traffic = ab + c_bytes, extra = f.gemm_fixed_us * 1e-6;
       if (split > 1) {
@@ -81,7 +82,7 @@ GemmModel::GemmModel(const KernelSet& set) : facts_(set.facts()), tiles_(set.til
     const Facts& f = set.sets[p.set].facts;
     const Chip chip = chip_of(f, p.bytes);
     const GemmShape shape{p.groups, p.m, p.n, p.k, p.bytes, p.accumulate > 0 ? p.accumulate : 2, p.accumulate, p.layout};
-    const double model = model_gemm(shape, chip, f, tiles_, clock_of(f, f.power_w, p.regime)).seconds;
+    const double model = model_gemm(shape, chip, f, tiles_, clock_of(f, chip, p.regime)).seconds;
     learned_.push_back({static_cast<float>(std::log(p.m)), static_cast<float>(std::log(p.n)), static_cast<float>(std::log(p.k)),
                         static_cast<float>(std::log(shape.flops() / p.flops_per_second / model)), p.set == 0 ? 0 : kOtherChip,
                         static_cast<uint8_t>(p.bytes), p.layout, p.groups > 1});
@@ -89,7 +90,7 @@ GemmModel::GemmModel(const KernelSet& set) : facts_(set.facts()), tiles_(set.til
 }
 
 GemmModel::Estimate GemmModel::estimate(const GemmShape& s, const Chip& chip, Regime regime, std::span<const char> skip) const {
-  const GemmTime model = model_gemm(s, chip, facts_, tiles_, clock_of(facts_, chip.power_w, regime));
+  const GemmTime model = model_gemm(s, chip, facts_, tiles_, clock_of(facts_, chip, regime));
   const float m = static_cast<float>(std::log(s.m)), n = static_cast<float>(std::log(s.n)), k = static_cast<float>(std::log(s.k));
   float sum = 0, weights = kPrior;
   for (size_t i = 0; i < learned_.size(); ++i) {
@@ -98,7 +99,7 @@ GemmModel::Estimate GemmModel::estimate(const GemmShape& s, const Chip& chip, Re
     const float dm = p.m - m, dn = p.n - n, dk = p.k - k;
     const float d = dm * dm + dn * dn + dk * dk + p.offset + (p.layout == s.layout ? 0 : kOtherLayout);
     if (d > kReach || (!skip.empty() && skip[i])) continue;
-    const float w = 1 / ((d + kCore) * (d + kCore));
+    const float near = 1 / (d + kCore) - 1 / (kReach + kCore), w = near * near;
     sum += w * p.log_ratio;
     weights += w;
   }

@@ -16,7 +16,8 @@ struct Chip {
 Chip chip_of(const Facts& facts, int64_t element_bytes);
 
 /// Relative to the clock at which the peak is stated. Dynamic power grows as clock^3 (voltage follows the clock).
-double clock_of(const Facts& facts, double power_w, Regime regime);
+/// Fewer multiprocessors than the measured chip draw less.
+double clock_of(const Facts& facts, const Chip& chip, Regime regime);
 
 struct GemmShape {
   double groups = 1, m = 0, n = 0, k = 0;

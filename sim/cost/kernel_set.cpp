@@ -44,6 +44,7 @@ constexpr FactKey kFactKeys[] = {
     {"class_transpose", &Facts::class_transpose},
     {"attention_forward", &Facts::attention_forward},
     {"attention_backward", &Facts::attention_backward},
+    {"attention_head_power", &Facts::attention_head_power},
     {"attention_ramp", &Facts::attention_ramp},
     {"attention_ramp_causal", &Facts::attention_ramp_causal},
     {"attention_rows_forward", &Facts::attention_rows_forward},

@@ -26,6 +26,7 @@ struct Facts {
          class_gather = 1, class_scatter = 1, class_transpose = 1;
   // fused attention
   double attention_forward = 0, attention_backward = 0;            // share of peak, long sequence, head_dim 128
+  double attention_head_power = 0;                                 // share ~ head_dim ^ this below 128
   double attention_ramp = 0, attention_ramp_causal = 0;            // tokens: time (1 + ramp / seq)
   double attention_rows_forward = 0, attention_rows_backward = 0;  // query (key) rows of one block
   double attention_tail = 0, attention_longest = 0;                // in units of an average block
