@@ -198,7 +198,8 @@ Case read_row(const YAML::Node& node, std::map<std::string, int>& unknown) {
   Section batch(row, top.get("batch"), "batch");
   row.micro = batch.count("micro");
   row.global = batch.count("global");
-  row.grad_accum = batch.count("grad_accum");
+  if (const auto steps = batch.number("grad_accum"); steps && *steps == std::floor(*steps))
+    row.grad_accum = static_cast<int64_t>(*steps);
 
   row.precision = top.text("precision");
   row.recompute = top.text("recompute");

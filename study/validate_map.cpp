@@ -204,6 +204,15 @@ void set_recompute(YAML::Node job, const std::string& kind) {
   job["strategy"]["recompute"]["kind"] = kind;
 }
 
+/// Flags that have no effect in the candidate, as the frameworks treat them: switched off, not refused.
+void drop_idle_flags(YAML::Node strategy, int64_t data) {
+  const std::string kind = text_of(strategy, "data_parallel");
+  if (!strategy["sequence_parallel"].as<bool>()) strategy["tensor_overlap"] = false;
+  if (data == 1 || kind == "zero1") strategy["overlap_grad_reduce"] = false;
+  if (data == 1 || kind != "distributed_optimizer" || text_of(strategy, "overlap_grad_reduce") != "true")
+    strategy["overlap_param_gather"] = false;
+}
+
 /// Powers of two that divide what one replica gets of the global batch.
 std::vector<std::string> plausible_micro_batches(int64_t per_replica) {
   std::vector<std::string> out;
@@ -471,13 +480,6 @@ Mapping map_checked(const Case& row, const ValidateData::Impl& data) {
     strategy["attention"] = "unfused";
   else
     out.assumptions.push_back(fmt::format("attention kernel not given: {}", text_of(strategy, "attention")));
-  if (text_of(strategy, "tensor_overlap") == "true" && !strategy["sequence_parallel"].as<bool>())
-    strategy["tensor_overlap"] = false;
-  if (*dp == 1)
-    for (const char* key : {"overlap_grad_reduce", "overlap_param_gather"})
-      if (strategy[key].IsDefined()) strategy[key] = false;
-  if (text_of(strategy, "data_parallel") != "distributed_optimizer") strategy["overlap_param_gather"] = false;
-
   const std::string schedule = schedule_of(row);
   if (schedule.empty()) {
     out.skip = fmt::format("schedule '{}' is not built yet", row.schedule);
@@ -562,6 +564,7 @@ Mapping map_checked(const Case& row, const ValidateData::Impl& data) {
       }
       if (globals.size() > 1) label += fmt::format("{}global_batch {}", label.empty() ? "" : ", ", g);
       one["training"]["global_batch"] = g;
+      drop_idle_flags(one["strategy"], *dp);
       out.candidates.push_back({label, print(one), g});
     }
     more = false;
