@@ -203,7 +203,8 @@ void RankEngine::run(uint32_t u) {
             if (end >= kUnknown) {
               unit.op = static_cast<uint32_t>(o - first);
               unit.waits_for_overlap = true;
-              unit.release = queue_.schedule(Time::ps(ready), 0, u);
+              // An op behind a stalled one may be ready before kernels released since: it comes up next then.
+              unit.release = queue_.schedule(std::max(Time::ps(ready), queue_.now()), 0, {u, ready});
               return stall(u, end);
             }
           }
@@ -293,11 +294,11 @@ bool RankEngine::release_earliest() {
   const auto first = queue_.next();
   if (!first) return false;
   while (queue_.next() == first) {
-    const uint32_t u = queue_.pop()->payload;
+    const auto [u, ready] = queue_.pop()->payload;
     Unit& unit = units_[u];
     const OrderEntry entry = priced_.classes[unit.cls].order[unit.invocation];
     // Now, not when the unit runs: what the others of this batch resolve must not matter.
-    unit.released_end = beside_collectives(u, priced_.blocks[entry.block].ops[unit.op], first->count_ps());
+    unit.released_end = beside_collectives(u, priced_.blocks[entry.block].ops[unit.op], ready);
     unit.waits_for_overlap = false;
     unit.stalled_on = 0;
     runnable_.push_back(u);

@@ -40,6 +40,10 @@ class RankEngine {
     int64_t begin = 0, end = 0;
     uint32_t channels = 0;
   };
+  struct Release {  // of a kernel that waits for a collective
+    uint32_t unit = 0;
+    int64_t ready = 0;
+  };
   struct Unit {
     uint32_t invocation = 0, op = 0;  // next: position in the order, index into FlatBlock::ops
     uint32_t cls = 0;
@@ -48,7 +52,7 @@ class RankEngine {
     bool waits_for_overlap = false;
     int64_t stalled_on = 0;           // a token; 0: not stalled
     int64_t released_end = 0;         // of the next op, a kernel released undisturbed; 0: none
-    EventEngine<uint32_t>::Handle release;
+    EventEngine<Release>::Handle release;
   };
   struct Posted {  // the one unresolved op of a stream
     const FlatOp* op = nullptr;
@@ -100,7 +104,7 @@ class RankEngine {
   std::vector<uint32_t> runnable_;         // a stack: those just woken run first, their data is still in the cache
   std::vector<std::vector<trace::Span>> spans_;  // [unit]
   std::vector<int64_t> ends_;
-  EventEngine<uint32_t> queue_;
+  EventEngine<Release> queue_;
   trace::Sink* sink_ = nullptr;
   uint32_t step_ = 0, done_ = 0;
   int64_t origin_ = 0;

@@ -1,0 +1,67 @@
+#include "sim/fold/fold.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "random_plan.hpp"
+#include "sim/simulate.hpp"
+
+namespace wt::sim {
+namespace {
+
+struct Outcome {
+  RunSummary summary;
+  trace::Trace trace;
+};
+
+Outcome run(const RandomCase& c, bool all_ranks, uint32_t steps = 2) {
+  trace::MemorySink sink;
+  SimulateOptions options;
+  options.all_ranks = all_ranks;
+  options.steps = steps;
+  options.sink = &sink;
+  auto result = simulate(c.plan, c.pricing, options);
+  EXPECT_TRUE(result.ok()) << (result.ok() ? "" : to_text(result.errors()));
+  if (!result.ok()) return {};
+  return {result.value(), sink.take({}, "")};
+}
+
+/// Bit for bit: the end of every rank, every span of the ranks that both runs hold.
+TEST(Fold, FoldedAndUnfoldedAreEqual) {
+  uint64_t folded_ranks = 0, ranks = 0, released = 0;
+  for (uint32_t seed = 1; seed <= 600; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const RandomCase c = random_case(seed);
+    const Outcome folded = run(c, false), all = run(c, true);
+    ASSERT_EQ(all.summary.rank_times.size(), static_cast<size_t>(c.plan.mesh.ranks()));
+    ASSERT_EQ(folded.summary.step_time, all.summary.step_time);
+    const Fold fold = fold_ranks(c.plan, c.pricing, false);
+    ASSERT_EQ(fold.units() * fold.stands_for, c.plan.mesh.ranks());
+    for (const RankTime& t : all.summary.rank_times) {
+      const RankTime& same = folded.summary.rank_times[fold.unit_of(RankId{t.rank})];
+      ASSERT_EQ(t.end, same.end) << "rank " << t.rank << " folded into " << same.rank;
+    }
+    std::map<std::pair<uint32_t, uint32_t>, const trace::RankSpans*> by_rank;
+    for (const trace::RankSpans& r : all.trace.ranks) by_rank[{r.step, r.rank}] = &r;
+    ASSERT_EQ(folded.trace.ranks.size(), 2 * folded.summary.distinct_ranks);
+    for (const trace::RankSpans& r : folded.trace.ranks) ASSERT_EQ(r.spans, by_rank.at({r.step, r.rank})->spans);
+    folded_ranks += fold.units();
+    ranks += static_cast<uint64_t>(c.plan.mesh.ranks());
+    released += all.summary.events;
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  // The cases are not trivial: some ranks fold, some do not, some kernels had to be released.
+  EXPECT_LT(folded_ranks, ranks * 3 / 4);
+  EXPECT_GT(released, 0u);
+}
+
+TEST(Fold, SameInputSameTrace) {
+  for (uint32_t seed = 1; seed <= 30; ++seed) {
+    const RandomCase c = random_case(seed);
+    EXPECT_EQ(trace::fingerprint(run(c, true).trace), trace::fingerprint(run(c, true).trace)) << seed;
+  }
+}
+
+}  // namespace
+}  // namespace wt::sim
