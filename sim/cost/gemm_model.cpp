@@ -11,7 +11,7 @@ constexpr double kMatrixDuty = 0.75;
 
 /// Correction: weight of a point at squared logarithmic distance d is 1 / (d + kCore)^2, faded to nothing at kReach;
 /// the model itself weighs kPrior. Chosen by cross-validation (docs/kernels.md), the same for every chip.
-constexpr float kCore = 0.02f, kReach = 2.5f, kPrior = 1.0f;
+constexpr float kCore = 0.02f, kReach = 1.5f, kPrior = 2.0f;
 constexpr float kOtherLayout = 0.25f, kOtherChip = 0.25f;
 
 constexpr double kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16};
@@ -82,7 +82,7 @@ GemmModel::GemmModel(const KernelSet& set) : facts_(set.facts()), tiles_(set.til
     const Facts& f = set.sets[p.set].facts;
     const Chip chip = chip_of(f, p.bytes);
     const GemmShape shape{p.groups, p.m, p.n, p.k, p.bytes, p.accumulate > 0 ? p.accumulate : 2, p.accumulate, p.layout};
-    const double model = model_gemm(shape, chip, f, tiles_, clock_of(f, chip, p.regime)).seconds;
+    const double model = model_gemm(shape, chip, facts_, tiles_, clock_of(f, chip, p.regime)).seconds;
     learned_.push_back({static_cast<float>(std::log(p.m)), static_cast<float>(std::log(p.n)), static_cast<float>(std::log(p.k)),
                         static_cast<float>(std::log(shape.flops() / p.flops_per_second / model)), p.set == 0 ? 0 : kOtherChip,
                         static_cast<uint8_t>(p.bytes), p.layout, p.groups > 1});
@@ -103,7 +103,7 @@ GemmModel::Estimate GemmModel::estimate(const GemmShape& s, const Chip& chip, Re
     sum += w * p.log_ratio;
     weights += w;
   }
-  return {model.seconds * std::exp(static_cast<double>(sum / weights)), model.memory_bound, weights > 2 * kPrior};
+  return {model.seconds * std::exp(static_cast<double>(sum / weights)), model.memory_bound, weights > 10 * kPrior};
 }
 
 }  // namespace wt::sim

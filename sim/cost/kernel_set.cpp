@@ -199,6 +199,8 @@ class Reader {
       p.k = positive(*csv, row, 8);
       p.flops_per_second = positive(*csv, row, 9) * 1e12;
       p.set = index;
+      if (row == 0 || csv->text(row, 0) != csv->text(row - 1, 0)) ++series_;
+      p.series = series_;
       set_.gemm.push_back(p);
     }
     collect(*csv);
@@ -234,6 +236,7 @@ class Reader {
 
   std::string root_;
   std::vector<std::string> also_;
+  uint16_t series_ = 0;
 };
 
 }  // namespace

@@ -49,6 +49,7 @@ struct GemmPoint {
   Regime regime = Regime::training;
   double groups = 1, m = 0, n = 0, k = 0, flops_per_second = 0;
   uint16_t set = 0;  // KernelSet::sets
+  uint16_t series = 0;    // equal for the points of one series
 };
 
 enum class Pass : uint8_t { forward, backward, both };
