@@ -243,17 +243,17 @@ Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> sou
   if (int line = line_of_bad_byte(text))
     return Diagnostic{to_text(Place{source, line, 1}, ""), "not UTF-8 text", "save the file as UTF-8"};
 
-  Builder builder(text, source);
+  Builder builder(text, source), rest(text, source);
   bool read = false, more = false;
   try {
     std::istringstream in{std::string(text)};
     YAML::Parser parser(in);
     read = parser.HandleNextDocument(builder);
-    if (read) {
-      Builder rest(text, source);
-      more = parser.HandleNextDocument(rest);
-    }
-  } catch (const Stop&) { return builder.errors; } catch (const YAML::Exception& e) {
+    if (read) more = parser.HandleNextDocument(rest);
+  } catch (const Stop&) {
+    // A fault of the second document still is one: the first alone would not be all of the file.
+    return builder.errors.empty() ? rest.errors : builder.errors;
+  } catch (const YAML::Exception& e) {
     builder.errors.push_back(
         {to_text(Place{source, e.mark.line + 1, e.mark.column + 1}, ""), "not YAML: " + e.msg, ""});
     return builder.errors;

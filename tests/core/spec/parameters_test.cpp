@@ -50,6 +50,10 @@ TEST(Parameters, MultiTokenPredictionLayer) {
   const ParameterCount c = count_parameters(m);
   EXPECT_NEAR(c.mtp / 1e9, 11.61, 0.005);
   EXPECT_EQ(c.total(), without + c.mtp);
+  const int64_t h = 7168;
+  const int64_t attention = h * 1536 + 1536 * 128 * 192 + h * (512 + 64) + 512 * 128 * 256 + 128 * 128 * h;
+  const int64_t experts = (256 + 1) * 3 * h * 2048 + 256 * h + 256, norms = 2 * h + 1536 + 512;
+  EXPECT_EQ(c.mtp, attention + experts + norms + 2 * h * h + 3 * h);
   // Of its 256 experts a token sees 8.
   const int64_t unseen = 248 * int64_t{3} * 7168 * 2048;
   EXPECT_EQ(active_parameters(m), active + c.mtp - unseen);

@@ -131,7 +131,8 @@ E any_of_names(E e) {
 int64_t between(int64_t low, int64_t high) { return *rc::gen::inRange<int64_t>(low, high + 1); }
 bool coin() { return *rc::gen::arbitrary<bool>(); }
 std::string any_text() {  // any bytes of UTF-8, control characters and quotes among them
-  const auto points = *rc::gen::container<std::vector<int>>(rc::gen::inRange(1, 0x2fff));
+  const auto points =
+      *rc::gen::container<std::vector<int>>(rc::gen::oneOf(rc::gen::inRange(1, 0x80), rc::gen::inRange(0x80, 0x2fff)));
   std::string out;
   for (int p : points) {
     if (p < 0x80) {
