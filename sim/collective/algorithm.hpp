@@ -32,8 +32,8 @@ struct Situation {
   double link = 0;  // GB/s of a device to the others of its group in the node: nominal when real, else NCCL's
   double ring_in_node = 0, ring_across = 0;  // real: GB/s of a large ring inside a node, of its part in a node
   double net = 0;                            // real: GB/s of the NICs that the group uses in one node, one direction
-  double leaf_slowdown = 1;                  // real: factor on what crosses nodes for oversubscribed uplinks
-  double remote_share = 0;                   // share of the ranks that are in another node
+  double nics_nominal = 0;   // GB/s of the NICs next to the group in one node, as the search counts them
+  double leaf_slowdown = 1;  // real: factor on what crosses nodes for oversubscribed uplinks
 
   size_t span() const { return span_of(nodes); }
   bool sums() const { return kind == plan::CollectiveKind::all_reduce; }

@@ -238,7 +238,9 @@ CollectiveEstimate CollectiveCost::estimate_message(int64_t bytes, RankId from, 
     const FabricSpec& fabric = cluster.fabric;
     const double nic = fabric.nic_bandwidth.n * 1e-9;
     const double share = fabric.gpu_direct ? 1 : c.socket_share;
-    latency += c.message_net_us + c.net_latency_us;
+    // Up to 8 KiB go by LL; Simple, used throughout from 64 KiB, adds its fence and credit.
+    const double simple = std::clamp((static_cast<double>(bytes) - 8192) / (65536 - 8192), 0.0, 1.0);
+    latency += c.message_net_us + c.net_latency_us + c.message_simple_us * simple;
     // One message takes one NIC and not all of it; many messages share all NICs of the node.
     const double one = nic * c.message_net * share;
     const double all = nic * static_cast<double>(fabric.nics_per_node) * c.net_efficiency * share;

@@ -135,8 +135,7 @@ Result<NcclConstants> NcclConstants::read(const ClusterSpec& cluster, const std:
                         {"ring_fill", &c.ring_fill},
                         {"nvls_share", &c.nvls_share},
                         {"nvls_share_doubling", &c.nvls_share_doubling},
-                        {"nvls_tree_share", &c.nvls_tree_share},
-                        {"tree_channel", &c.tree_channel},
+                        {"nvls_tree_gbps", &c.nvls_tree_gbps},
                         {"pair_share", &c.pair_share},
                         {"alltoall_share", &c.alltoall_share},
                         {"alltoall_net", &c.alltoall_net},
@@ -152,13 +151,13 @@ Result<NcclConstants> NcclConstants::read(const ClusterSpec& cluster, const std:
                         {"net_overhead_other_us", &other},
                         {"pcie_tuner_share", &c.pcie_tuner_share},
                         {"pcie_share", &c.pcie_share},
-                        {"staged_gbps", &c.staged_gbps},
                         {"ring_net_gather", &c.ring_net_gather},
                         {"ring_net_channels", &c.ring_net_channels},
                         {"socket_share", &c.socket_share},
                         {"alltoall_local_us", &c.alltoall_local_us},
                         {"alltoall_remote_us", &c.alltoall_remote_us},
-                        {"message_net_us", &c.message_net_us}};
+                        {"message_net_us", &c.message_net_us},
+                        {"message_simple_us", &c.message_simple_us}};
     read_keys(csv, 0, keys, [](size_t) { return true; });
     c.net_overhead_us = cpu == "intel" ? intel : cpu == "amd" ? amd : other;
   });

@@ -33,12 +33,12 @@ struct NcclConstants {
   // generation.csv
   double link_gbps = 0, link_nominal = 0, duplicate_from = 0, ring_plateau = 0, nvls_efficiency = 0, nvls_min_ranks = 0,
          nvls_channels = 0, ring_share = 0, ring_share_across = 0, ring_fill = 0, nvls_share = 0,
-         nvls_share_doubling = 0, nvls_tree_share = 0, tree_channel = 0, pair_share = 0, alltoall_share = 0,
-         alltoall_net = 0, message_net = 0, message_us = 0;
+         nvls_share_doubling = 0, nvls_tree_gbps = 0, pair_share = 0, alltoall_share = 0, alltoall_net = 0,
+         message_net = 0, message_us = 0;
   // constants.csv
-  double nvls_base_us = 0, net_overhead_us = 0, pcie_tuner_share = 0, pcie_share = 0, staged_gbps = 0,
-         ring_net_gather = 0, ring_net_channels = 0, socket_share = 0, alltoall_local_us = 0, alltoall_remote_us = 0,
-         message_net_us = 0;
+  double nvls_base_us = 0, net_overhead_us = 0, pcie_tuner_share = 0, pcie_share = 0, ring_net_gather = 0,
+         ring_net_channels = 0, socket_share = 0, alltoall_local_us = 0, alltoall_remote_us = 0, message_net_us = 0,
+         message_simple_us = 0;
   // fabrics.csv
   double net_efficiency = 1, net_latency_us = 0, net_declared_us = 0;
   bool net_ll = true, net_ll128 = true;

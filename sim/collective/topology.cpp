@@ -9,6 +9,7 @@ namespace {
 using plan::CollectiveKind;
 
 constexpr int64_t kMaxSearchChannels = 32;  // NCCL: MAXCHANNELS / 2
+constexpr double kUsable = 0.98;  // the search does not fill a port to the last per cent when it raises a speed
 
 double gbps(BytesPerSecond b) { return b.n * 1e-9; }
 
@@ -34,10 +35,10 @@ InNode in_node(const ClusterSpec& cluster, const NcclConstants& c, int64_t ranks
     in.ring_across = nominal * c.ring_share_across;
     in.pair = per_link * c.pair_share;
   };
-  const auto bus = [&] {
-    in.nominal = pcie;
-    in.tuner = pcie * c.pcie_tuner_share;
-    in.ring = in.ring_across = in.pair = pcie * c.pcie_share;
+  const auto bus = [&](double nominal) {
+    in.nominal = nominal;
+    in.tuner = nominal * c.pcie_tuner_share;
+    in.ring = in.ring_across = in.pair = nominal * c.pcie_share;
   };
   switch (up.kind) {
     case ScaleUpKind::nvswitch: links(bandwidth, bandwidth); break;
@@ -52,15 +53,11 @@ InNode in_node(const ClusterSpec& cluster, const NcclConstants& c, int64_t ranks
       if (ranks <= 2)
         links(bandwidth, bandwidth);
       else
-        bus();
+        bus(pcie);
       break;
     case ScaleUpKind::xgmi_mesh: links(bandwidth * (n - 1) / (devices - 1), bandwidth / (devices - 1)); break;
-    case ScaleUpKind::pcie: bus(); break;
-    case ScaleUpKind::none:  // peer access is blocked: through host memory
-      bus();
-      in.tuner = std::min(in.tuner, 2 * c.staged_gbps);
-      in.ring = in.ring_across = in.pair = std::min(in.ring, c.staged_gbps);
-      break;
+    case ScaleUpKind::pcie:
+    case ScaleUpKind::none: bus(bandwidth > 0 ? bandwidth : pcie); break;  // below PCIe where peer access is blocked
   }
   return in;
 }
@@ -89,7 +86,7 @@ Graph search_graph(const NcclConstants& c, double node_gbps, int64_t nics, doubl
   }
   if (tree && nodes > 1)
     for (const double speed : speeds)
-      if (node_gbps <= 0 || speed * static_cast<double>(best.channels) <= node_gbps) {
+      if (node_gbps <= 0 || speed * static_cast<double>(best.channels) <= node_gbps * kUsable) {
         best.intra = std::max(best.intra, speed);
         break;
       }
@@ -107,7 +104,6 @@ Situation situation_of(const ClusterSpec& cluster, const NcclConstants& c, Colle
   const bool wide_domain = cluster.node.scale_up.domain > devices;  // joins several hosts
   s.nodes = std::max<int64_t>(1, wide_domain ? shape.domains : shape.nodes);
   s.per_node = std::max<int64_t>(1, (shape.ranks + s.nodes / 2) / s.nodes);
-  s.remote_share = s.nodes > 1 ? 1 - 1.0 / static_cast<double>(s.nodes) : 0;
 
   InNode in;
   if (s.per_node > 1) in = in_node(cluster, c, std::min(s.per_node, wide_domain ? s.per_node : devices));
@@ -135,7 +131,11 @@ Situation situation_of(const ClusterSpec& cluster, const NcclConstants& c, Colle
       s.leaf_slowdown = std::max(1.0, fabric.oversubscription * crossing);
     }
   }
-  s.ring = search_graph(c, in.tuner, nics, nic, s.nodes, false);
+  s.nics_nominal = static_cast<double>(nics) * nic;
+  // A ring that crosses nodes skips one hop of NVLink in each: of p devices p - 1 pass a channel on.
+  const auto p = static_cast<double>(s.per_node);
+  const double ring_node = s.nodes > 1 && p > 1 ? in.tuner * p / (p - 1) : in.tuner;
+  s.ring = search_graph(c, ring_node, nics, nic, s.nodes, false);
   s.tree = search_graph(c, in.tuner, nics, nic, s.nodes, true);
   return s;
 }

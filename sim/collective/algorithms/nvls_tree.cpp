@@ -16,11 +16,18 @@ Terms terms(const Situation& s, Protocol p, double) {
           .gbps = 0};
   const bool two = s.nodes == 2;
   if (s.real) {
-    t.gbps = std::min(nvls_rate(s) * s.c->nvls_tree_share, s.net / s.leaf_slowdown * (two ? 1 : 0.5));
+    t.gbps = std::min({nvls_rate(s), s.c->nvls_tree_gbps, s.net / s.leaf_slowdown * (two ? 1 : 0.5)});
     return t;
   }
   const NvlsHeads h = nvls_heads(s);
-  const double one = std::min({2 * h.rate * s.c->nvls_efficiency * (7.0 / 8.0), s.ring.inter * (two ? 2 : 1),
+  // Each head has its share of the NICs.
+  double inter = s.c->speed_inter.back();
+  for (const double speed : s.c->speed_inter)
+    if (speed * static_cast<double>(h.heads) <= s.nics_nominal) {
+      inter = speed;
+      break;
+    }
+  const double one = std::min({2 * h.rate * s.c->nvls_efficiency * (7.0 / 8.0), inter * (two ? 2 : 1),
                                s.c->limit[NcclConstants::nvls_tree][s.span()]});
   t.gbps = static_cast<double>(h.heads) * one * static_cast<double>(s.ranks) / static_cast<double>(s.steps());
   return t;
