@@ -181,10 +181,16 @@ void layers_forward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks*
 void layers_backward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
 
 /// core/lower/strategies/pipeline.cpp: messages between stages. Blocking: compute goes on when what it sent has arrived.
-void begin_block(BlockBuilder&, const Context&, bool blocking);
-void receive_input(BlockBuilder&, const Context&, bool blocking);
+/// How a rank's messages and its compute wait for each other (facts MG-11).
+enum class P2p : uint8_t {
+  overlapped,  // interleaved: both are left to the streams
+  blocking,    // one chunk a rank: what a compute sent has arrived before the next compute starts
+  paired       // interleaved without overlap: Megatron exchanges once for a forward and the backward after it
+};
+void begin_block(BlockBuilder&, const Context&, P2p, bool backward);
+void receive_input(BlockBuilder&, const Context&, P2p);
 void send_output(BlockBuilder&, const Context&, const ChunkPart&);
-void receive_gradient(BlockBuilder&, const Context&, const ChunkPart&, bool blocking);
+void receive_gradient(BlockBuilder&, const Context&, const ChunkPart&, P2p);
 void send_gradient(BlockBuilder&, const Context&);
 
 /// core/lower/strategies/data_parallel.cpp: buckets, their views, reduction and gathering.

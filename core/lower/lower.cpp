@@ -89,9 +89,9 @@ class ReduceHooks final : public LayerHooks {
   size_t next_ = 0;
 };
 
-plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& name, bool blocking, bool first) {
+plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool first) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
-  begin_block(b, c, blocking);
+  begin_block(b, c, p2p, false);
   if (first && !part.split_buckets) b.before_next_compute({Wait::Kind::tail, static_cast<uint32_t>(Stream::data)});
   GatherHooks gather(c, part);
   const bool split = first && part.split_buckets;
@@ -100,7 +100,7 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
     if (split) gather.begin(b);
     embedding_forward(b, c);
   } else {
-    receive_input(b, c, blocking);
+    receive_input(b, c, p2p);
     if (split) gather.begin(b);
   }
   layers_forward(b, c, part, split || (first && c.narrow()) ? &gather : nullptr);
@@ -114,16 +114,16 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
   return b.finish();
 }
 
-plan::Block backward_block(Context& c, const ChunkPart& part, const std::string& name, bool blocking, bool last) {
+plan::Block backward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool last) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::backward);
-  begin_block(b, c, blocking);
+  begin_block(b, c, p2p, true);
   ReduceHooks reduce(c, part);
   const bool hooked = last && part.split_buckets;
   if (part.head) {
     b.segment(part.layers);
     head_backward(b, c, part);
   } else {
-    receive_gradient(b, c, part, blocking);
+    receive_gradient(b, c, part, p2p);
   }
   layers_backward(b, c, part, hooked ? &reduce : nullptr);
   if (part.embedding) {
@@ -144,7 +144,7 @@ std::string part_name(const ChunkPart& p) {
   return name;
 }
 
-void make_part(Context& c, ChunkPart& part, bool blocking) {
+void make_part(Context& c, ChunkPart& part, P2p p2p) {
   plan::Part out;
   out.name = part_name(part);
   for (const auto& other : c.plan.parts)  // uneven splits: two middles of different size
@@ -162,12 +162,12 @@ void make_part(Context& c, ChunkPart& part, bool blocking) {
 
   const bool replicas = c.n.dp > 1;
   setup_blocks(c, part);
-  part.forward = c.add_block(forward_block(c, part, "forward " + name, blocking, false));
+  part.forward = c.add_block(forward_block(c, part, "forward " + name, p2p, false));
   if (replicas && overlaps_gather(c.strategy()))
-    part.forward_first = c.add_block(forward_block(c, part, "forward gather " + name, blocking, true));
-  part.backward = c.add_block(backward_block(c, part, "backward " + name, blocking, false));
+    part.forward_first = c.add_block(forward_block(c, part, "forward gather " + name, p2p, true));
+  part.backward = c.add_block(backward_block(c, part, "backward " + name, p2p, false));
   if (replicas && overlaps_reduce(c.strategy()))
-    part.backward_last = c.add_block(backward_block(c, part, "backward reduce " + name, blocking, true));
+    part.backward_last = c.add_block(backward_block(c, part, "backward reduce " + name, p2p, true));
   optimizer_blocks(c, part);
 }
 
@@ -270,7 +270,9 @@ Result<plan::Plan> lower(const JobSpec& asked) {
 
   // One part for each kind of chunk; first_layer follows from the order of the global stages.
   const auto layers = layers_of_chunks(job, s.pipeline, s.virtual_stages);
-  const bool blocking = !(schedule.overlaps_p2p && s.overlap_p2p);
+  const P2p p2p = schedule.overlaps_p2p && s.overlap_p2p ? P2p::overlapped
+                  : s.virtual_stages > 1                 ? P2p::paired
+                                                         : P2p::blocking;
   std::vector<std::vector<size_t>> part_of(static_cast<size_t>(s.pipeline),
                                            std::vector<size_t>(static_cast<size_t>(s.virtual_stages)));
   std::vector<std::vector<int64_t>> first_layer(static_cast<size_t>(s.pipeline),
@@ -291,7 +293,7 @@ Result<plan::Plan> lower(const JobSpec& asked) {
              p.split_buckets == want.split_buckets;
     });
     if (same == c.parts.end()) {
-      make_part(c, want, blocking);
+      make_part(c, want, p2p);
       c.parts.push_back(std::move(want));
       same = c.parts.end() - 1;
     }

@@ -1,0 +1,42 @@
+// The messages of every schedule, with and without overlap, in plans that the dry run can finish.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "core/lower/lower.hpp"
+#include "core/lower/schedule.hpp"
+#include "core/plan/plan_io.hpp"
+#include "core/spec/read.hpp"
+
+namespace wt::lower {
+namespace {
+
+TEST(Pipeline, EveryScheduleMakesProgressWithAndWithoutOverlap) {
+  int lowered = 0;
+  for (const Schedule* schedule : all_schedules())
+    for (const int64_t pipeline : {2, 4})
+      for (const int64_t chunks : {1, 2, 4})
+        for (const int64_t rounds : {1, 3})
+          for (const char* overlap : {"false", "true"}) {
+            const std::string overrides[] = {
+                "model.layers=16",
+                fmt::format("strategy.pipeline={}", pipeline),
+                fmt::format("strategy.virtual_stages={}", chunks),
+                fmt::format("strategy.schedule={}", schedule->name),
+                fmt::format("training.global_batch={}", pipeline * rounds * (4 / pipeline)),
+                fmt::format("strategy.overlap_p2p={}", overlap),
+            };
+            auto job = read_job(WT_SOURCE_DIR "/examples/tiny-gpt.yaml", overrides);
+            ASSERT_TRUE(job) << to_text(job.errors());
+            auto plan = lower(job.value());
+            if (!plan) continue;
+            ++lowered;
+            const Status valid = plan::validate(plan.value());
+            EXPECT_TRUE(valid) << schedule->name << " p=" << pipeline << " v=" << chunks << " overlap=" << overlap
+                               << "\n"
+                               << (valid ? "" : to_text(valid.errors()).substr(0, 400));
+          }
+  EXPECT_GE(lowered, 24);
+}
+
+}  // namespace
+}  // namespace wt::lower
