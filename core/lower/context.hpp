@@ -185,9 +185,9 @@ void layers_backward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks
 enum class P2p : uint8_t {
   overlapped,  // interleaved: both are left to the streams
   blocking,    // one chunk a rank: what a compute sent has arrived before the next compute starts
-  paired       // interleaved without overlap: Megatron exchanges once for a forward and the backward after it
+  paired  // interleaved without overlap: one exchange for a forward and the backward after it, shown at the forward
 };
-void begin_block(BlockBuilder&, const Context&, P2p, bool backward);
+void begin_block(BlockBuilder&, const Context&, P2p);
 void receive_input(BlockBuilder&, const Context&, P2p);
 void send_output(BlockBuilder&, const Context&, const ChunkPart&);
 void receive_gradient(BlockBuilder&, const Context&, const ChunkPart&, P2p);

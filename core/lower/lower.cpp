@@ -91,7 +91,7 @@ class ReduceHooks final : public LayerHooks {
 
 plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool first) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
-  begin_block(b, c, p2p, false);
+  begin_block(b, c, p2p);
   if (first && !part.split_buckets) b.before_next_compute({Wait::Kind::tail, static_cast<uint32_t>(Stream::data)});
   GatherHooks gather(c, part);
   const bool split = first && part.split_buckets;
@@ -116,7 +116,7 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
 
 plan::Block backward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool last) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::backward);
-  begin_block(b, c, p2p, true);
+  begin_block(b, c, p2p);
   ReduceHooks reduce(c, part);
   const bool hooked = last && part.split_buckets;
   if (part.head) {

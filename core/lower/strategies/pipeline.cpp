@@ -1,8 +1,9 @@
 // Pipeline parallelism: the messages between neighbouring stages (facts MG-11). A receive is posted when the host
 // reaches it; blocking schedules post it only after the compute issued before (the current stream of the call) and let
-// no compute start before everything sent has arrived; overlapped ones leave both to the streams. With several chunks
-// a rank waits once for a forward and the backward after it, and its receives are posted ahead: waiting after each
-// compute would close a ring of sends over the ranks that nobody receives.
+// no compute start before everything sent has arrived; overlapped ones leave both to the streams. Interleaved without
+// overlap exchanges once for a forward and the backward after it: here the forward's message is posted after the compute
+// before it and shows, the backward's hides behind the forward, and sends are not waited for (Megatron's first stage
+// receives what the last one sends long before its turn; waiting in program order would close a ring of sends).
 #include "core/lower/context.hpp"
 
 namespace wt::lower {
@@ -17,16 +18,16 @@ int64_t message_bytes(const Context& c) { return c.n.rows * c.n.h * size_of(c.ac
 Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
 
 void receive(BlockBuilder& b, const Context& c, const char* name, Phase phase, Stream stream, Direction from,
-             plan::BufferRef into, P2p p2p) {
+             plan::BufferRef into, bool after_compute) {
   const plan::Receive body{from, message_bytes(c)};
-  const uint32_t op = p2p == P2p::blocking ? b.op(name, phase, stream, body, {}, {into}, {tail(Stream::compute)})
-                                           : b.op(name, phase, stream, body, {}, {into});
+  const uint32_t op = after_compute ? b.op(name, phase, stream, body, {}, {into}, {tail(Stream::compute)})
+                                    : b.op(name, phase, stream, body, {}, {into});
   b.before_next_compute({Wait::Kind::op, op});
 }
 }  // namespace
 
-void begin_block(BlockBuilder& b, const Context& c, P2p p2p, bool backward) {
-  if (p2p == P2p::overlapped || (p2p == P2p::paired && backward) || c.n.p == 1) return;
+void begin_block(BlockBuilder& b, const Context& c, P2p p2p) {
+  if (p2p != P2p::blocking || c.n.p == 1) return;
   b.before_next_compute(tail(Stream::send_next));
   b.before_next_compute(tail(Stream::send_previous));
 }
@@ -34,7 +35,7 @@ void begin_block(BlockBuilder& b, const Context& c, P2p p2p, bool backward) {
 void receive_input(BlockBuilder& b, const Context& c, P2p p2p) {
   b.segment(0);
   receive(b, c, "receive forward", Phase::forward, Stream::receive_previous, Direction::previous_stage,
-          ref(c.edge.hidden), p2p);
+          ref(c.edge.hidden), p2p != P2p::overlapped);
 }
 
 void send_output(BlockBuilder& b, const Context& c, const ChunkPart& part) {
@@ -47,7 +48,7 @@ void send_output(BlockBuilder& b, const Context& c, const ChunkPart& part) {
 void receive_gradient(BlockBuilder& b, const Context& c, const ChunkPart& part, P2p p2p) {
   b.segment(part.layers);
   receive(b, c, "receive backward", Phase::backward_input, Stream::receive_next, Direction::next_stage,
-          ref(c.tmp.d_hidden), p2p);
+          ref(c.tmp.d_hidden), p2p == P2p::blocking);
 }
 
 void send_gradient(BlockBuilder& b, const Context& c) {

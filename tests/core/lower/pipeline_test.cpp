@@ -13,16 +13,17 @@ namespace {
 TEST(Pipeline, EveryScheduleMakesProgressWithAndWithoutOverlap) {
   int lowered = 0;
   for (const Schedule* schedule : all_schedules())
-    for (const int64_t pipeline : {2, 4})
+    for (const int64_t pipeline : {2, 4, 8})
       for (const int64_t chunks : {1, 2, 4})
         for (const int64_t rounds : {1, 3})
           for (const char* overlap : {"false", "true"}) {
             const std::string overrides[] = {
-                "model.layers=16",
+                "model.layers=32",
                 fmt::format("strategy.pipeline={}", pipeline),
+                pipeline == 8 ? "strategy.tensor=1" : "strategy.tensor=2",
                 fmt::format("strategy.virtual_stages={}", chunks),
                 fmt::format("strategy.schedule={}", schedule->name),
-                fmt::format("training.global_batch={}", pipeline * rounds * (4 / pipeline)),
+                fmt::format("training.global_batch={}", 16 * rounds * (pipeline == 8 ? 1 : 2) / 2),
                 fmt::format("strategy.overlap_p2p={}", overlap),
             };
             auto job = read_job(WT_SOURCE_DIR "/examples/tiny-gpt.yaml", overrides);
