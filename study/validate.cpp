@@ -39,12 +39,17 @@ struct Outcome {
   double ratio() const { return prediction.step_time_s / measured; }
 };
 
+/// The first fault; a stuck plan names hundreds of ranks.
 std::string one_line(const Diagnostics& errors) {
   std::string text = to_text(errors);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  std::replace(text.begin(), text.end(), '\n', ';');
+  text = text.substr(0, text.find('\n'));
+  if (errors.size() > 1) text += fmt::format(" (and {} more)", errors.size() - 1);
   return text;
 }
+
+/// A published figure comes from a configuration that somebody tuned: what is half again slower than another value of
+/// the same open choices is not what was run.
+constexpr double kTuned = 1.5;
 
 Row judge(const Case& row, const Mapping& mapping, const ValidateData& data, const Predict& predict) {
   Row out;
@@ -100,12 +105,20 @@ Row judge(const Case& row, const Mapping& mapping, const ValidateData& data, con
       out.assumptions.push_back(
           fmt::format("{} of {} candidates do not fit and are left out", before - outcomes.size(), before));
   }
-  out.candidates = outcomes.size();
-
   const auto by_time = [&](const Outcome& a, const Outcome& b) {
     return a.measured > 0 ? a.ratio() < b.ratio() : a.prediction.step_time_s < b.prediction.step_time_s;
   };
   std::sort(outcomes.begin(), outcomes.end(), by_time);
+  if (!out.out_of_memory_row && outcomes.front().measured > 0) {
+    const size_t before = outcomes.size();
+    const double limit = kTuned * outcomes.front().ratio();
+    std::erase_if(outcomes, [&](const Outcome& o) { return o.ratio() > limit; });
+    if (outcomes.size() < before)
+      out.assumptions.push_back(
+          fmt::format("{} candidates are more than {} times slower than the fastest and are left out",
+                      before - outcomes.size(), kTuned));
+  }
+  out.candidates = outcomes.size();
   const Outcome& low = outcomes.front();
   const Outcome& high = outcomes.back();
   const Outcome* centre = &low;

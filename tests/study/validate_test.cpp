@@ -380,6 +380,18 @@ TEST(Judging, CandidatesThatDoNotFitWereNotRun) {
   EXPECT_THAT(v.rows[0].assumptions, Contains("1 of 2 candidates do not fit and are left out"));
 }
 
+TEST(Judging, CandidatesThatNobodyWouldKeepAreLeftOut) {
+  const std::string text = edited(
+      kRow,
+      {{"micro: 2", "micro: null"}, {", grad_accum: 16", ""}, {"unknown_fields: []", "unknown_fields: [micro_batch]"}});
+  const Validation v = run(text, [](const JobSpec& job) {
+    return constant(job.training.micro_batch == 1 ? 9 : job.training.micro_batch == 2 ? 3 : 2)(job);
+  });
+  EXPECT_DOUBLE_EQ(*v.rows[0].predicted_low_s, 2);
+  EXPECT_DOUBLE_EQ(*v.rows[0].predicted_high_s, 3);
+  EXPECT_EQ(v.rows[0].candidates, 4u);
+}
+
 TEST(Judging, ARunThatIsPredictedNotToFitSaysSo) {
   const Validation v = run(kRow, constant(2, "out_of_memory"));
   EXPECT_EQ(v.rows[0].status, RowStatus::predicted_out_of_memory);
