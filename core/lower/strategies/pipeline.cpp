@@ -26,10 +26,10 @@ void receive(BlockBuilder& b, const Context& c, const char* name, Phase phase, S
 }
 }  // namespace
 
-void begin_block(BlockBuilder& b, const Context& c, P2p p2p, bool backward) {
-  if (p2p == P2p::overlapped || c.n.p == 1) return;
-  if (p2p == P2p::blocking || !backward) b.before_next_compute(tail(Stream::send_next));
-  if (p2p == P2p::blocking || backward) b.before_next_compute(tail(Stream::send_previous));
+void begin_block(BlockBuilder& b, const Context& c, P2p p2p) {
+  if (p2p != P2p::blocking || c.n.p == 1) return;
+  b.before_next_compute(tail(Stream::send_next));
+  b.before_next_compute(tail(Stream::send_previous));
 }
 
 void receive_input(BlockBuilder& b, const Context& c, P2p p2p) {
