@@ -20,8 +20,8 @@ FIRST, LAST = -10, 12
 GENERATION = {"v100": "volta", "a100": "ampere", "h100": "hopper", "h200": "hopper", "h20-": "hopper", "b200": "blackwell",
               "b300": "blackwell", "gb20": "blackwell", "mi30": "cdna", "mi32": "cdna", "mi35": "cdna"}
 # A mechanism that nobody published for a generation is that of its neighbour.
-NEIGHBOURS = {"volta": ["ampere"], "ampere": ["hopper"], "hopper": ["ampere", "blackwell"],
-              "blackwell": ["hopper"], "cdna": ["ampere", "hopper"]}
+NEIGHBOURS = {"volta": ["ampere", "hopper", "blackwell"], "ampere": ["hopper", "blackwell"],
+              "hopper": ["ampere", "blackwell"], "blackwell": ["hopper", "ampere"], "cdna": ["hopper", "ampere", "blackwell"]}
 HEADER = """# What running adds to the two terms of a collective: measured time over latency + bytes / bandwidth, by
 # log2(transfer term / latency term). Medians over the set-ups of data/measured/nccl.csv that share the mechanism,
 # smoothed; the number of set-ups is named. Made by data/nccl/derive_execution.py; do not edit.
@@ -67,7 +67,9 @@ def curves(rows):
 
 
 def smooth(bins):
-    """A value at every load from FIRST to LAST: medians, gaps by straight lines, then weights 1 2 1 where neighbours exist."""
+    """A value at every load from FIRST to LAST: medians, gaps by straight lines, then weights 1 2 1. Below the least load
+    that was measured the value stays; above the largest what is over 1 halves with each doubling of the load, because
+    the transfer term alone holds in the end."""
     known = {load: statistics.median(statistics.median(v) for v in series.values()) for load, series in bins.items()}
     loads = sorted(known)
     filled = []
@@ -78,7 +80,8 @@ def smooth(bins):
             a, b = below[-1], above[0]
             filled.append(known[a] if a == b else known[a] + (known[b] - known[a]) * (load - a) / (b - a))
         else:
-            filled.append(known[(below or above)[-1 if below else 0]])
+            last = known[(below or above)[-1 if below else 0]]
+            filled.append(1 + (last - 1) * 0.5 ** (load - below[-1]) if below else last)
     n = len(filled)
     return [(filled[max(i - 1, 0)] + 2 * filled[i] + filled[min(i + 1, n - 1)]) / 4 for i in range(n)]
 

@@ -98,7 +98,8 @@ Result<NcclConstants> NcclConstants::read(const ClusterSpec& cluster, const std:
       const size_t l = csv.choice(r, 0, kLimitNames), g = csv.choice(r, 1, kGenerationNames);
       for (size_t span = 0; span < 3; ++span) {
         const size_t wanted = l != ll || span == 0 ? c.generation : cpu == "amd" ? ampere : volta;
-        if (g == wanted) c.limit[l][span] = csv.number(r, 2 + span);
+        const double value = csv.number(r, 2 + span);
+        if (g == wanted) c.limit[l][span] = value;
       }
     }
   });

@@ -132,11 +132,11 @@ Situation situation_of(const ClusterSpec& cluster, const NcclConstants& c, Colle
     }
   }
   s.nics_nominal = static_cast<double>(nics) * nic;
-  // A ring that crosses nodes skips one hop of NVLink in each: of p devices p - 1 pass a channel on.
+  // A ring or chain that crosses nodes skips one hop of NVLink in each: of p devices p - 1 pass a channel on.
   const auto p = static_cast<double>(s.per_node);
   const double ring_node = s.nodes > 1 && p > 1 ? in.tuner * p / (p - 1) : in.tuner;
   s.ring = search_graph(c, ring_node, nics, nic, s.nodes, false);
-  s.tree = search_graph(c, in.tuner, nics, nic, s.nodes, true);
+  s.tree = search_graph(c, ring_node, nics, nic, s.nodes, true);
   return s;
 }
 

@@ -16,7 +16,7 @@ Terms terms(const Situation& s, Protocol, double) {
   const auto n = static_cast<double>(s.ranks), p = static_cast<double>(s.per_node);
   const double local = (p - 1) / n, remote = (n - p) / n;
   Terms t{.latency_us = s.c->message_us + (p - 1) * s.c->alltoall_local_us};
-  double per_byte = local / (s.c->alltoall_share * s.link);
+  double per_byte = s.per_node > 1 ? local / (s.c->alltoall_share * s.link) : 0;
   if (s.nodes > 1) {
     t.latency_us += s.c->message_net_us + s.net_latency_us + (n - p) * s.c->alltoall_remote_us;
     per_byte = std::max(per_byte, remote * s.leaf_slowdown / (s.net * s.c->alltoall_net / s.c->net_efficiency / p));

@@ -23,6 +23,7 @@ Terms terms(const Situation& s, Protocol p, double bytes) {
   if (s.real) {
     double possible = s.per_node > 1 ? (s.nodes > 1 ? s.ring_across : s.ring_in_node) * 0.5 : s.net;
     if (s.nodes > 1) possible = std::min(possible, s.net / s.leaf_slowdown * (s.nodes == 2 ? 1.0 : 0.5));
+    possible = std::min(possible, channels * c.limit[NcclConstants::tree][s.span()] * 0.5);
     const double wire = p == Protocol::ll ? 0.5 : p == Protocol::ll128 ? 0.9375 : 1;
     gbps = p == Protocol::simple ? possible : std::min(gbps, possible * wire);
   } else if (const int64_t row = log2_floor(std::max<int64_t>(1, static_cast<int64_t>(bytes) >> 6));
