@@ -135,8 +135,8 @@ struct ComputeCost::Impl {
     s.m = static_cast<double>(seq);
     const Chip c = chip(op.dtype);
     const double long_side = static_cast<double>(seq), short_side = static_cast<double>(head);
-    const auto scores = [&] { s.n = long_side; s.k = short_side; return gemm_estimate(s, c, 1); };
-    const auto context = [&] { s.n = short_side; s.k = long_side; return gemm_estimate(s, c, 1); };
+    const auto scores = [&] { s.n = long_side, s.k = short_side, s.layout = Layout::tn; return gemm_estimate(s, c, 1); };
+    const auto context = [&] { s.n = short_side, s.k = long_side, s.layout = Layout::nn; return gemm_estimate(s, c, 1); };
     switch (op.kernel) {
       case Kernel::scores_forward: return scores();
       case Kernel::context_forward: return context();

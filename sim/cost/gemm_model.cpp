@@ -16,6 +16,18 @@ constexpr float kOtherLayout = 0.25f, kOtherChip = 0.25f;
 
 constexpr double kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16};
 
+/// Vector loads need rows that start at 16 bytes; the rows of A, B and C are as long as their contiguous dimension.
+double alignment(const GemmShape& s, const Facts& f) {
+  const auto low_bit = [](double dim, double bytes) {
+    const auto n = static_cast<int64_t>(dim) * static_cast<int64_t>(bytes);
+    return n & -n;
+  };
+  const double e = static_cast<double>(s.bytes);
+  const double a = s.layout == Layout::nt ? s.m : s.k, b = s.layout == Layout::tn ? s.k : s.n;
+  const int64_t bytes = std::min({low_bit(a, e), low_bit(b, e), low_bit(s.n, std::max(1.0, s.output))});
+  return bytes >= 16 ? 1 : bytes == 8 ? f.align_8 : bytes == 4 ? f.align_4 : f.align_2;
+}
+
 }  // namespace
 
 Chip chip_of(const Facts& f, int64_t element_bytes) {
@@ -36,8 +48,8 @@ double clock_of(const Facts& f, const Chip& chip, Regime regime) {
 }
 
 GemmTime model_gemm(const GemmShape& s, const Chip& chip, const Facts& f, std::span<const Tile> tiles, double clock) {
-  const double per_sm = chip.flops_per_second * clock / chip.multiprocessors;
-  const double bandwidth = chip.memory_bytes_per_second * f.gemm_memory_share;
+  const double aligned = alignment(s, f), per_sm = chip.flops_per_second * clock / chip.multiprocessors * aligned;
+  const double bandwidth = chip.memory_bytes_per_second * f.gemm_memory_share * std::sqrt(aligned);
   const double e = static_cast<double>(s.bytes);
   const double c_bytes = s.groups * s.m * s.n * (s.output + s.accumulate);
   // A dtype without tiles of its own takes those of 16-bit elements.

@@ -20,6 +20,7 @@ struct Facts {
   double clock_burst = 1, clock_sustained = 1;  // relative to the clock of the peak, at power_w
   // matrix kernels
   double gemm_fixed_us = 0, gemm_prologue_k = 0, gemm_memory_share = 0, gemm_split_us = 0, gemm_tail = 1;
+  double align_8 = 1, align_4 = 1, align_2 = 1;  // share of the tile efficiency when rows start at 8, 4, 2 bytes, not 16
   // kernels that memory bounds
   double kernel_us = 0, stream_share = 0, l2_gain = 1;
   double class_pointwise = 1, class_norm = 1, class_norm_backward = 1, class_reduce = 1, class_loss = 1,

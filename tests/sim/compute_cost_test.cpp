@@ -65,6 +65,13 @@ TEST(ComputeCost, NeverAboveThePeakAndLongerIsNotFaster) {
   }
 }
 
+TEST(ComputeCost, RowsThatDoNotStartAt16BytesAreSlow) {
+  const auto cost = ComputeCost::load(device("a100"));
+  const double vocabulary = cost.value().estimate(gemm(8192, 50257, 4096)).time.seconds();
+  const double padded = cost.value().estimate(gemm(8192, 50304, 4096)).time.seconds();
+  EXPECT_GT(vocabulary, 2 * padded);
+}
+
 TEST(ComputeCost, AWaveMoreCostsAStep) {
   // 108 multiprocessors, tiles of 128 x 256: 108 tiles fill one wave, 110 need a second.
   DeviceSpec d = device("a100");
@@ -127,7 +134,7 @@ TEST(ComputeCost, CommunicationTakesMultiprocessorsAndMemory) {
 TEST(ComputeCost, HostProfiles) {
   const auto cost = ComputeCost::load(device("a100"));
   TrainingSpec t;
-  EXPECT_GT(cost.value().host_issue(t), Time::us(3));
+  EXPECT_GE(cost.value().host_issue(t), Time::us(5));
   t.host_profile = "graph";
   EXPECT_TRUE(cost.value().check(t).ok());
   EXPECT_LT(cost.value().host_issue(t), Time::us(3));
