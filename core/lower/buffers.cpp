@@ -85,6 +85,15 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
   g.dtype = c.grad;
   g.init = Init::none;
   g.init_scale = 0;
+  if (!c.job.training.gradient_fusion && w.shape.size() == 2 && init == Init::normal && name != "position") {
+    Buffer f;
+    f.name = name + ".fresh";
+    f.role = Role::transient;
+    f.dtype = c.act;
+    f.per_layer = per_layer;
+    f.shape = w.shape;
+    q.fresh = c.add_buffer(std::move(f));
+  }
   q.weight = c.add_buffer(w);
   q.gradient = c.add_buffer(std::move(g));
   const bool product = per_layer && w.shape.size() == 2;

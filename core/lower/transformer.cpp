@@ -87,8 +87,18 @@ void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef
 /// dW += dy^T x; db += column sums of dy.
 void linear_weight(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int weight, int bias,
                    int j, int64_t out, int64_t in, int64_t bias_rows) {
-  b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, dtype(c, dy), c.grad, true, false, true), {dy, x},
-            {c.gradient(weight, j)});
+  const BufferId fresh = c.parameters[static_cast<size_t>(weight)].fresh;
+  if (fresh.valid()) {
+    const int64_t elements = out * in, read = elements * (size_of(c.act) + size_of(c.grad));
+    b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, dtype(c, dy), c.act, true, false, false), {dy, x},
+              {ref(fresh, j)});
+    b.compute("accumulate gradient", Phase::backward_weight,
+              streaming(Kernel::add, c.grad, out, in, read, elements * size_of(c.grad), 1),
+              {c.gradient(weight, j), ref(fresh, j)}, {c.gradient(weight, j)});
+  } else {
+    b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, dtype(c, dy), c.grad, true, false, true), {dy, x},
+              {c.gradient(weight, j)});
+  }
   if (bias >= 0 && bias_rows > 0) {
     const int64_t e = size_of(c.act);
     b.compute(std::string(name) + " bias", Phase::backward_weight,
@@ -254,8 +264,10 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   const BufferRef mlp_full = enter_region(b, c, mlp_in, ref(one_norm ? full1 : full2, j), input);
   const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_fc1, j), ref(t.d_fc1_f8, j));
   linear_input(b, c, "fc1 dgrad", d_fc1, id.fc1, j, ref(t.d_norm2_full, j), n.fc1, n.h);
+  auto fc1_weight = [&] { linear_weight(b, c, "fc1 wgrad", d_fc1, mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens); };
+  if (!c.strategy().tensor_async_backward) fc1_weight();
   const BufferRef d_norm2 = leave_region(b, c, ref(t.d_norm2_full, j), ref(t.d_norm2, j), input);
-  linear_weight(b, c, "fc1 wgrad", d_fc1, mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens);
+  if (c.strategy().tensor_async_backward) fc1_weight();
   BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
   if (!one_norm) {
     norm_backward(b, c, "norm2 backward", d_norm2, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
@@ -312,8 +324,10 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   const BufferRef x = enter_region(b, c, ref(f8 ? l.norm1_f8 : l.norm1, j), ref(full1, j), input);
   const BufferRef d_qkv_in = narrowed(b, c, input, d_qkv, ref(t.d_qkv_f8, j));
   linear_input(b, c, "qkv dgrad", d_qkv_in, id.qkv, j, ref(t.d_norm1_full, j), n.qkv, n.h);
+  auto qkv_weight = [&] { linear_weight(b, c, "qkv wgrad", d_qkv_in, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens); };
+  if (!c.strategy().tensor_async_backward) qkv_weight();
   BufferRef d_norm1 = leave_region(b, c, ref(t.d_norm1_full, j), ref(t.d_norm1, j), input);
-  linear_weight(b, c, "qkv wgrad", d_qkv_in, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens);
+  if (c.strategy().tensor_async_backward) qkv_weight();
   if (one_norm) b.compute("add mlp", input, add(c, n.rows), {d_norm1, d_norm2}, {d_norm1});
   norm_backward(b, c, "norm1 backward", d_norm1, in, id.norm1_gamma, id.norm1_beta, j, ref(l.stats1, j),
                 ref(t.d_hidden_norm, j));

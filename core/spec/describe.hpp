@@ -183,6 +183,7 @@ void describe(V& v, StrategySpec& s) {
   v.flag("overlap_param_gather", s.overlap_param_gather, kOptional);
   v.recompute("recompute", s.recompute);
   v.choice("attention", s.attention, kOptional);
+  v.flag("tensor_async_backward", s.tensor_async_backward, kOptional);
   v.flag("tensor_overlap", s.tensor_overlap, kOptional);
 }
 
@@ -200,6 +201,7 @@ void describe(V& v, TrainingSpec& t) {
   v.number("gradient_clipping", t.gradient_clipping, 0, 1e9, kOptional);
   v.flag("dropout", t.dropout, kOptional);
   v.flag("fused_kernels", t.fused_kernels, kOptional);
+  v.flag("gradient_fusion", t.gradient_fusion, kOptional);
   v.flag("fused_loss", t.fused_loss, kOptional);
   v.integer("vocab_multiple", t.vocab_multiple, kWidth, kOptional);
   v.number("total_tokens", t.total_tokens, 0, 1e18, kOptional);

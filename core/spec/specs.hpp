@@ -195,6 +195,7 @@ struct StrategySpec {
   bool overlap_grad_reduce = false, overlap_param_gather = false;
   RecomputeSpec recompute;
   AttentionKernel attention = AttentionKernel::flash;
+  bool tensor_async_backward = true;  // the reduction of an input gradient runs beside the weight-gradient product
   bool tensor_overlap = false;  // Transformer Engine user buffers: collectives cut and hidden behind products
   bool operator==(const StrategySpec&) const = default;
 };
@@ -214,6 +215,7 @@ struct TrainingSpec {
   double gradient_clipping = 1.0;  // 0: none
   bool dropout = false;
   bool fused_kernels = true;     // bias + activation, bias + dropout + add, masked softmax, rope
+  bool gradient_fusion = true;   // weight-gradient products add into the gradient buffer; else a kernel of its own does
   bool fused_loss = false;       // no fp32 copy of the logits
   int64_t vocab_multiple = 128;  // vocabulary padded to a multiple of this times tensor
   double total_tokens = 0;       // of the whole run; 0: unknown
