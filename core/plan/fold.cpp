@@ -53,10 +53,11 @@ Item item_of(const FoldNode& n, Shapes& shapes) {
   return item;
 }
 
-constexpr size_t kLongestPeriod = 64;
+/// By level: short repeats first, so that a round of rounds is folded from the inside.
+constexpr size_t kLongestPeriod[kFoldDepth] = {2, 16, 64};
 
-/// One level: replaces runs by folds so that the fewest nodes are printed. True if anything was folded.
-bool fold_once(std::vector<FoldNode>& nodes, Shapes& shapes) {
+/// One level: replaces runs by folds so that the fewest nodes are printed.
+void fold_once(std::vector<FoldNode>& nodes, Shapes& shapes, size_t longest_period) {
   const size_t n = nodes.size();
   std::vector<Item> items(n);
   for (size_t i = 0; i < n; ++i) items[i] = item_of(nodes[i], shapes);
@@ -75,7 +76,7 @@ bool fold_once(std::vector<FoldNode>& nodes, Shapes& shapes) {
     int64_t stride = 0;
     bool any_stride = true;
   };
-  const size_t periods = std::min(kLongestPeriod, n / 2);
+  const size_t periods = std::min(longest_period, n / 2);
   std::vector<Run> runs(periods + 1);
   for (size_t i = n; i-- > 0;) {
     best[i] = {best[i + 1].cost + 1, best[i + 1].squares, 0, 0, 0};
@@ -98,6 +99,7 @@ bool fold_once(std::vector<FoldNode>& nodes, Shapes& shapes) {
       const size_t most = 1 + run.length / period;
       // The last whole period may belong to the next run instead.
       for (size_t count = most; count >= 2 && count + 1 >= most; --count) {
+        if (period * (count - 1) < 2) continue;  // saves nothing
         const Best& rest = best[i + period * count];
         const int64_t cost = rest.cost + static_cast<int64_t>(period) + 1;
         const int64_t squares = rest.squares + static_cast<int64_t>(count * count);
@@ -109,7 +111,6 @@ bool fold_once(std::vector<FoldNode>& nodes, Shapes& shapes) {
   }
 
   std::vector<FoldNode> out;
-  bool folded = false;
   for (size_t i = 0; i < n;) {
     if (best[i].period == 0) {
       out.push_back(std::move(nodes[i++]));
@@ -122,10 +123,8 @@ bool fold_once(std::vector<FoldNode>& nodes, Shapes& shapes) {
     f.body.assign(std::make_move_iterator(at), std::make_move_iterator(at + best[i].period));
     i += size_t{best[i].period} * best[i].count;
     out.push_back(std::move(f));
-    folded = true;
   }
   nodes = std::move(out);
-  return folded;
 }
 
 }  // namespace
@@ -135,8 +134,7 @@ std::vector<FoldNode> fold(std::span<const Invocation> order) {
   nodes.reserve(order.size());
   for (const Invocation& v : order) nodes.push_back({v, 0, 0, {}});
   Shapes shapes;
-  for (int depth = 0; depth < kFoldDepth && fold_once(nodes, shapes); ++depth) {
-  }
+  for (size_t longest : kLongestPeriod) fold_once(nodes, shapes, longest);
   return nodes;
 }
 

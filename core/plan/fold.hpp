@@ -20,7 +20,7 @@ struct FoldNode {
   std::vector<FoldNode> body;
 };
 
-/// Linear in the order: about 64 comparisons for each invocation. Nesting at most kFoldDepth.
+/// Linear in the order: a few comparisons for each invocation, up to 64 for each repeat that is left. Nesting at most kFoldDepth.
 std::vector<FoldNode> fold(std::span<const Invocation> order);
 
 inline constexpr int kFoldDepth = 3;

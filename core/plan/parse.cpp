@@ -44,7 +44,8 @@ class Lexer {
   void skip_line() {
     while (kind != Token::line_end && kind != Token::end) next();
   }
-  bool is(char c) const { return kind == Token::punctuation && text[0] == c; }
+  bool is(char c) const { return kind == Token::punctuation && text.size() == 1 && text[0] == c; }
+  bool is_arrow() const { return kind == Token::punctuation && text.size() == 2; }
   bool is(std::string_view word) const { return kind == Token::word && text == word; }
 
  private:
@@ -119,7 +120,7 @@ void Lexer::next() {
     read_string();
   } else {
     kind = Token::punctuation;
-    ++at_;
+    at_ += text_.substr(at_, 2) == "->" ? 2 : 1;  // "(x) -y" releases y, "(x) -> (y)" writes it
   }
   text = text_.substr(begin, at_ - begin);
 }
@@ -747,7 +748,10 @@ bool Parser::op() {
     std::vector<BufferRef> reads, writes, reserves, releases;
     if (lex_.is('(')) {
       if (!refs(reads)) return false;
-      if (accept('-') && (!expect('>') || !refs(writes))) return false;
+      if (lex_.is_arrow()) {
+        lex_.next();
+        if (!refs(writes)) return false;
+      }
     }
     if (!waits(b, o)) return false;
     while (lex_.is('+') || lex_.is('-')) {

@@ -71,7 +71,6 @@ class Progress {
   void run() {
     if (!find_representatives()) return;
     summarise();
-    if (!faults_.empty()) return;
     const size_t before = plan_.programs[0].steps.size();
     dry_run("setup", [](const Program& p) -> const std::vector<Invocation>& { return p.setup; });
     for (size_t i = 0; i < before; ++i)
