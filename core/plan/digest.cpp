@@ -34,9 +34,13 @@ class Hasher {
     if (filled) word(w);
   }
   template <class Tag>
-  void id(Id<Tag> v) { word(v.v); }
+  void id(Id<Tag> v) {
+    word(v.v);
+  }
   template <class E>
-  void value_of(E e) { word(static_cast<uint64_t>(e)); }
+  void value_of(E e) {
+    word(static_cast<uint64_t>(e));
+  }
 
  private:
   static constexpr uint64_t mix(uint64_t x) {  // splitmix64's finaliser: a bijection with full avalanche
@@ -116,7 +120,8 @@ void hash(Hasher& h, const Block& b) {
       h.word(range.count);
       for (uint32_t i = 0; i < range.count; ++i) {
         const BufferRef& r = b.refs[range.begin + i];
-        h.word(uint64_t{r.buffer.v} | uint64_t{static_cast<uint16_t>(r.layer_offset)} << 32 | uint64_t{r.binding} << 48);
+        h.word(uint64_t{r.buffer.v} | uint64_t{static_cast<uint16_t>(r.layer_offset)} << 32 |
+               uint64_t{r.binding} << 48);
       }
     }
   }

@@ -9,7 +9,7 @@
 namespace wt::plan {
 
 struct KernelOperands {
-  uint8_t least_reads = 0, most_reads = 0;    // most_reads 255: any number
+  uint8_t least_reads = 0, most_reads = 0;  // most_reads 255: any number
   uint8_t least_writes = 0, most_writes = 0;
   uint8_t accumulates = 0;  // bit i: writes[i] is added to, not overwritten. gemm: only with Compute::accumulate
 };

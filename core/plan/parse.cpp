@@ -143,8 +143,10 @@ void Lexer::read_string() {
         const char* first = text_.data() + at_ + 1;
         const char* last = first + std::min<size_t>(2, text_.size() - at_ - 1);
         const auto [end, error] = std::from_chars(first, last, code, 16);
-        if (error != std::errc() || end != first + 2) fault = "'\\x' wants two hexadecimal digits";
-        else at_ += 2;
+        if (error != std::errc() || end != first + 2)
+          fault = "'\\x' wants two hexadecimal digits";
+        else
+          at_ += 2;
         c = static_cast<char>(code);
       } else if (c != '"' && c != '\\') {
         fault = fmt::format("unknown escape '\\{}' in a string", c == '\n' ? ' ' : c);
@@ -163,7 +165,9 @@ class Parser {
 
  private:
   // Every reader returns false after it has reported; the line is then given up.
-  bool fail(std::string what, std::string hint = "") { return fail_at(lex_.line, lex_.column, std::move(what), std::move(hint)); }
+  bool fail(std::string what, std::string hint = "") {
+    return fail_at(lex_.line, lex_.column, std::move(what), std::move(hint));
+  }
   bool fail_at(int64_t line, int64_t column, std::string what, std::string hint = "");
   std::string found() const;
   bool expect(char c);
@@ -288,8 +292,9 @@ bool Parser::integer(int64_t& v, int64_t least, int64_t most, std::string_view w
   const auto parsed = parse_int(written);
   if (!parsed) return fail_at(line, column, fmt::format("{} '{}' is not a whole number of 64 bits", what, written));
   if (*parsed < least || *parsed > most)
-    return fail_at(line, column, fmt::format("{} {} is out of range", what, written),
-                   most == kAny ? fmt::format("legal: {} or more", least) : fmt::format("legal: {} to {}", least, most));
+    return fail_at(
+        line, column, fmt::format("{} {} is out of range", what, written),
+        most == kAny ? fmt::format("legal: {} or more", least) : fmt::format("legal: {} to {}", least, most));
   v = *parsed;
   lex_.next();
   return true;
@@ -610,11 +615,16 @@ bool Parser::compute(Compute& c) {
   }
   int64_t v = 0;
   while (lex_.kind == Token::word) {
-    if (accept("transpose_a")) c.transpose_a = true;
-    else if (accept("transpose_b")) c.transpose_b = true;
-    else if (accept("accumulate")) c.accumulate = true;
-    else if (accept("causal")) c.causal = true;
-    else if (accept("gated")) c.gated = true;
+    if (accept("transpose_a"))
+      c.transpose_a = true;
+    else if (accept("transpose_b"))
+      c.transpose_b = true;
+    else if (accept("accumulate"))
+      c.accumulate = true;
+    else if (accept("causal"))
+      c.causal = true;
+    else if (accept("gated"))
+      c.gated = true;
     else if (accept("function")) {
       if (!integer(v, 0, UINT8_MAX, "a function")) return false;
       c.function = static_cast<uint8_t>(v);
@@ -660,8 +670,8 @@ bool Parser::body(Op& o) {
   }
   if (accept("move")) {
     Copy c;
-    const bool ok = spelled(c.from, kSpaceNames, "a space") && expect("to") &&
-                    spelled(c.to, kSpaceNames, "a space") && bytes(c.bytes);
+    const bool ok = spelled(c.from, kSpaceNames, "a space") && expect("to") && spelled(c.to, kSpaceNames, "a space") &&
+                    bytes(c.bytes);
     o.body = c;
     return ok;
   }
@@ -703,8 +713,10 @@ bool Parser::waits(Block& b, Op& o) {
       w.kind = Wait::Kind::tail;
       w.index = static_cast<uint32_t>(s);
     } else {
-      if (accept("piece")) w.kind = Wait::Kind::piece;
-      else if (!expect("op")) return false;
+      if (accept("piece"))
+        w.kind = Wait::Kind::piece;
+      else if (!expect("op"))
+        return false;
       if (!integer(v, 0, kMostOps, "an op")) return false;
       w.index = static_cast<uint32_t>(v);
     }
@@ -854,8 +866,10 @@ bool Parser::nodes(std::vector<FoldNode>& list, int depth) {
       int64_t count = 0;
       if (!integer(count, 1, kMostInvocations, "a count") || !expect("x") || !expect('{')) return false;
       n.count = static_cast<uint32_t>(count);
+      ++lex_.braces;
       if (!nodes(n.body, depth + 1)) return false;
       if (n.body.empty()) return fail("a repeat of nothing");
+      --lex_.braces;
       lex_.next();
     } else if (!invocation(n, depth)) {
       return false;
@@ -884,7 +898,8 @@ bool Parser::expand(const std::vector<FoldNode>& list, std::array<int64_t, kFold
       int64_t micro_batch = index.base;
       for (size_t k = 0; k < index.strides.size(); ++k) micro_batch += index.strides[k] * at[k];
       if (micro_batch < 0 || micro_batch > UINT16_MAX)
-        return fail(fmt::format("a repeat reaches micro-batch {}", micro_batch), fmt::format("legal: 0 to {}", UINT16_MAX));
+        return fail(fmt::format("a repeat reaches micro-batch {}", micro_batch),
+                    fmt::format("legal: 0 to {}", UINT16_MAX));
       v.binding[b].micro_batch = static_cast<uint16_t>(micro_batch);
     }
     out.push_back(v);
@@ -911,12 +926,10 @@ bool Parser::order(std::vector<Invocation>& out) {
 
 /// After a fault inside braces: to the closing brace, or to a line that begins something else.
 void Parser::skip_order() {
-  int depth = 1;
   while (lex_.kind != Token::end) {
     if (lex_.first_on_line && (lex_.is("program") || lex_.is("step") || lex_.is("setup") || lex_.is("block"))) break;
-    if (lex_.is('{')) ++depth;
-    if (lex_.is('}') && --depth == 0) {
-      lex_.braces = 0;
+    if (lex_.is('{')) ++lex_.braces;
+    if (lex_.is('}') && --lex_.braces == 0) {
       lex_.next();
       return;
     }
@@ -990,8 +1003,11 @@ Result<Plan> Parser::run() {
     if (statement()) end_of_line();
     lex_.skip_line();
   }
-  for (const auto& [seen, what] : {std::pair{seen_name_, "name"}, {seen_seed_, "seed"}, {seen_mesh_, "mesh"},
-                                   {seen_placement_, "placement"}, {seen_batches_, "micro_batches"}})
+  for (const auto& [seen, what] : {std::pair{seen_name_, "name"},
+                                   {seen_seed_, "seed"},
+                                   {seen_mesh_, "mesh"},
+                                   {seen_placement_, "placement"},
+                                   {seen_batches_, "micro_batches"}})
     if (!seen) fail(fmt::format("'{}' is missing", what));
   if (!errors_.empty()) return std::move(errors_);
   return std::move(plan_);

@@ -26,9 +26,7 @@ int64_t Mesh::stride(AxisId axis) const {
   return n;
 }
 
-int64_t Mesh::coordinate(RankId rank, AxisId axis) const {
-  return int64_t{rank.v} / stride(axis) % axes[axis.v].size;
-}
+int64_t Mesh::coordinate(RankId rank, AxisId axis) const { return int64_t{rank.v} / stride(axis) % axes[axis.v].size; }
 
 std::optional<AxisId> Mesh::find(std::string_view name) const {
   for (uint32_t i = 0; i < axes.size(); ++i)
@@ -79,8 +77,7 @@ std::vector<RankId> group_members(const Mesh& mesh, const Group& g, RankId rank)
       if (g.filter && g.filter->axis == a)
         for (int64_t v : g.filter->values) next.push_back({static_cast<uint32_t>(m.v + v * stride)});
       else
-        for (int64_t v = 0; v < mesh.axes[a.v].size; ++v)
-          next.push_back({static_cast<uint32_t>(m.v + v * stride)});
+        for (int64_t v = 0; v < mesh.axes[a.v].size; ++v) next.push_back({static_cast<uint32_t>(m.v + v * stride)});
     }
     members = std::move(next);
   }
@@ -158,7 +155,7 @@ bool Block::operator==(const Block& o) const {
     const Op &a = ops[i], &b = o.ops[i];
     if (a.name != b.name || a.phase != b.phase || a.stream != b.stream || a.body != b.body) return false;
     if (!same(waits, a.waits, o.waits, b.waits)) return false;
-    for (Range Op::* list : {&Op::reads, &Op::writes, &Op::reserves, &Op::releases})
+    for (Range Op::*list : {&Op::reads, &Op::writes, &Op::reserves, &Op::releases})
       if (!same(refs, a.*list, o.refs, b.*list)) return false;
   }
   return true;

@@ -25,8 +25,10 @@ class Printer {
   void name(std::string_view s);
   template <class Tag, class T>
   void named(const std::vector<T>& all, Id<Tag> id) {
-    if (id.v < all.size()) name(all[id.v].name);
-    else put("?{}", id.v);
+    if (id.v < all.size())
+      name(all[id.v].name);
+    else
+      put("?{}", id.v);
   }
   void axis(AxisId id) { named(plan_.mesh.axes, id); }
   void filter(const AxisFilter&);
@@ -51,10 +53,14 @@ void Printer::quoted(std::string_view s) {
   out_ += '"';
   for (char c : s) {
     const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') (out_ += '\\') += c;
-    else if (c == '\n') out_ += "\\n";
-    else if (u < 0x20 || u == 0x7f) put("\\x{:02x}", u);
-    else out_ += c;
+    if (c == '"' || c == '\\')
+      (out_ += '\\') += c;
+    else if (c == '\n')
+      out_ += "\\n";
+    else if (u < 0x20 || u == 0x7f)
+      put("\\x{:02x}", u);
+    else
+      out_ += c;
   }
   out_ += '"';
 }
@@ -72,8 +78,10 @@ bool is_word(std::string_view s) {
 }
 
 void Printer::name(std::string_view s) {
-  if (is_word(s)) out_ += s;
-  else quoted(s);
+  if (is_word(s))
+    out_ += s;
+  else
+    quoted(s);
 }
 
 void Printer::filter(const AxisFilter& f) {
@@ -196,8 +204,10 @@ void Printer::op(const Block& b, size_t index) {
   for (uint32_t i = 0; i < o.waits.count; ++i) {
     const Wait& w = b.waits[o.waits.begin + i];
     if (w.kind == Wait::Kind::tail) {
-      if (w.index < kStreams) put(" wait tail {}", to_text(static_cast<Stream>(w.index)));
-      else put(" wait tail ?{}", w.index);
+      if (w.index < kStreams)
+        put(" wait tail {}", to_text(static_cast<Stream>(w.index)));
+      else
+        put(" wait tail ?{}", w.index);
     } else {
       put(" wait {} {}", w.kind == Wait::Kind::piece ? "piece" : "op", w.index);
     }
@@ -251,8 +261,10 @@ void Printer::node(const FoldNode& n, std::vector<int64_t>& strides) {
       for (size_t k = 0; k < strides.size(); ++k) {
         const int64_t s = strides[k];
         if (s == 0) continue;
-        if (s < 0) put("-");
-        else if (first) put("+");
+        if (s < 0)
+          put("-");
+        else if (first)
+          put("+");
         if (s != 1 && s != -1) put("{}", s < 0 ? -s : s);
         out_ += static_cast<char>('i' + k);
         first = true;

@@ -42,7 +42,9 @@ class Structure {
     faults_.add(std::move(where), fmt::format(what, std::forward<A>(args)...));
   }
   template <class Tag, class T>
-  static bool in(Id<Tag> id, const std::vector<T>& all) { return id.v < all.size(); }
+  static bool in(Id<Tag> id, const std::vector<T>& all) {
+    return id.v < all.size();
+  }
   template <class T>
   void unique(const std::vector<T>& all, std::string_view what, const std::string& where = "plan") {
     std::unordered_set<std::string_view> seen;
@@ -95,7 +97,8 @@ void Structure::mesh() {
 }
 
 bool Structure::filter(const AxisFilter& f, const std::string& where) {
-  if (!in(f.axis, plan_.mesh.axes)) return add(where, "filters on axis {}, which the mesh does not have", f.axis.v), false;
+  if (!in(f.axis, plan_.mesh.axes))
+    return add(where, "filters on axis {}, which the mesh does not have", f.axis.v), false;
   const Axis& a = plan_.mesh.axes[f.axis.v];
   if (f.values.empty()) return add(where, "filters on axis '{}' with no values", a.name), false;
   for (size_t i = 0; i < f.values.size(); ++i)
@@ -109,7 +112,8 @@ void Structure::groups() {
   for (const Group& g : plan_.groups) {
     const std::string where = fmt::format("group '{}'", g.name);
     for (size_t i = 0; i < g.axes.size(); ++i) {
-      if (!in(g.axes[i], plan_.mesh.axes)) add(where, "has axis {}, which the mesh does not have", g.axes[i].v);
+      if (!in(g.axes[i], plan_.mesh.axes))
+        add(where, "has axis {}, which the mesh does not have", g.axes[i].v);
       else if (std::find(g.axes.begin(), g.axes.begin() + static_cast<std::ptrdiff_t>(i), g.axes[i]) !=
                g.axes.begin() + static_cast<std::ptrdiff_t>(i))
         add(where, "has axis '{}' twice", plan_.mesh.axes[g.axes[i].v].name);
@@ -125,12 +129,15 @@ void Structure::buffers() {
     int64_t room = int64_t{1} << 60;
     bool sane = true;
     for (int64_t d : b.shape) {
-      if (d < 1 || d > room) sane = false;
-      else room /= d;
+      if (d < 1 || d > room)
+        sane = false;
+      else
+        room /= d;
     }
     if (!sane || room < size_of(b.dtype)) add(where, "shape [{}] is empty or too large", fmt::join(b.shape, ", "));
     for (const Shard& s : b.shards) {
-      if (s.dim >= b.shape.size()) add(where, "is sharded in dim {} of {}", s.dim, b.shape.size());
+      if (s.dim >= b.shape.size())
+        add(where, "is sharded in dim {} of {}", s.dim, b.shape.size());
       else if (s.blocks < 1 || b.shape[s.dim] % s.blocks != 0)
         add(where, "dim {} of {} is not {} equal blocks", s.dim, b.shape[s.dim], s.blocks);
       if (!in(s.group, plan_.groups)) add(where, "is sharded over group {}, which does not exist", s.group.v);
@@ -283,13 +290,14 @@ void Structure::op(const Block& b, const Segment& s, size_t segment, size_t inde
   const std::string where = where_op(b, index);
   if (o.name.empty()) add(where, "has no name");
   bool ok = true;
-  for (Range Op::* list : {&Op::reads, &Op::writes, &Op::reserves, &Op::releases}) ok &= refs(b, s, o.*list, where);
+  for (Range Op::*list : {&Op::reads, &Op::writes, &Op::reserves, &Op::releases}) ok &= refs(b, s, o.*list, where);
   if (uint64_t{o.waits.begin} + o.waits.count > b.waits.size()) return add(where, "waits beyond the block's list");
   for (uint32_t i = 0; i < o.waits.count; ++i) {
     const Wait& w = b.waits[o.waits.begin + i];
     if ((w.kind == Wait::Kind::piece) != (w.pieces > 0))
       add(where, "a wait for op {} with {} pieces", w.index, w.pieces);
-    if (w.kind == Wait::Kind::piece && (w.iterations_back || (w.index < b.ops.size() && segment_of[w.index] != segment)))
+    if (w.kind == Wait::Kind::piece &&
+        (w.iterations_back || (w.index < b.ops.size() && segment_of[w.index] != segment)))
       add(where, "waits for a piece of op {}, which is not of the same segment and iteration", w.index);
     if (w.kind == Wait::Kind::tail) {
       if (w.index >= kStreams) add(where, "waits for stream {}", w.index);
@@ -306,17 +314,22 @@ void Structure::op(const Block& b, const Segment& s, size_t segment, size_t inde
     }
   }
   if (!ok) return;
-  if (const auto* c = std::get_if<Compute>(&o.body)) compute(*c, o, where);
-  else communication(b, o, where);
+  if (const auto* c = std::get_if<Compute>(&o.body))
+    compute(*c, o, where);
+  else
+    communication(b, o, where);
 }
 
 void Structure::compute(const Compute& c, const Op& o, const std::string& where) {
   const KernelOperands want = operands_of(c.kernel);
   auto count = [&](uint32_t n, uint8_t least, uint8_t most, std::string_view what) {
     if (n >= least && (n <= most || most == 255)) return;
-    if (most == 255) add(where, "{} {} {} buffers: {} or more", to_text(c.kernel), what, n, least);
-    else if (least == most) add(where, "{} {} {} buffers: {}", to_text(c.kernel), what, n, least);
-    else add(where, "{} {} {} buffers: {} to {}", to_text(c.kernel), what, n, least, most);
+    if (most == 255)
+      add(where, "{} {} {} buffers: {} or more", to_text(c.kernel), what, n, least);
+    else if (least == most)
+      add(where, "{} {} {} buffers: {}", to_text(c.kernel), what, n, least);
+    else
+      add(where, "{} {} {} buffers: {} to {}", to_text(c.kernel), what, n, least, most);
   };
   count(o.reads.count, want.least_reads, want.most_reads, "reads");
   count(o.writes.count, want.least_writes, want.most_writes, "writes");
@@ -339,11 +352,15 @@ int64_t Structure::bytes_of(const Block& b, Range range) const {
 void Structure::communication(const Block& b, const Op& o, const std::string& where) {
   const int64_t read = bytes_of(b, o.reads), written = bytes_of(b, o.writes);
   if (const auto* s = std::get_if<Send>(&o.body)) {
-    if (o.reads.count == 0 || o.writes.count != 0) add(where, "a send reads buffers and writes none");
-    else if (read != s->bytes) add(where, "sends {} bytes, its buffers hold {}", s->bytes, read);
+    if (o.reads.count == 0 || o.writes.count != 0)
+      add(where, "a send reads buffers and writes none");
+    else if (read != s->bytes)
+      add(where, "sends {} bytes, its buffers hold {}", s->bytes, read);
   } else if (const auto* r = std::get_if<Receive>(&o.body)) {
-    if (o.writes.count == 0 || o.reads.count != 0) add(where, "a receive writes buffers and reads none");
-    else if (written != r->bytes) add(where, "receives {} bytes, its buffers hold {}", r->bytes, written);
+    if (o.writes.count == 0 || o.reads.count != 0)
+      add(where, "a receive writes buffers and reads none");
+    else if (written != r->bytes)
+      add(where, "receives {} bytes, its buffers hold {}", r->bytes, written);
   } else if (const auto* c = std::get_if<Collective>(&o.body)) {
     if (!in(c->group, plan_.groups)) return add(where, "is over group {}, which does not exist", c->group.v);
     if (o.reads.count != o.writes.count || o.reads.count == 0)
@@ -375,8 +392,10 @@ void Structure::programs() {
   if (plan_.programs.empty()) add("plan", "there are no programs");
   for (const Program& p : plan_.programs) {
     const std::string where = fmt::format("program '{}'", p.name);
-    if (p.when.axis.valid()) filter(p.when, where);
-    else if (!p.when.values.empty()) add(where, "filters on no axis with {} values", p.when.values.size());
+    if (p.when.axis.valid())
+      filter(p.when, where);
+    else if (!p.when.values.empty())
+      add(where, "filters on no axis with {} values", p.when.values.size());
     if (static_cast<int64_t>(p.chunks.size()) != plan_.placement.chunks || p.first_layer.size() != p.chunks.size()) {
       add(where, "{} chunks and {} first layers: the placement has {} chunks", p.chunks.size(), p.first_layer.size(),
           plan_.placement.chunks);

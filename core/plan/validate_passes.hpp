@@ -18,8 +18,10 @@ class Faults {
  public:
   void add(std::string where, std::string what, std::string hint = "") {
     if (!seen_.insert(where + '\n' + what).second) return;
-    if (found_.size() < kMostTold) found_.push_back({std::move(where), std::move(what), std::move(hint)});
-    else ++untold_;
+    if (found_.size() < kMostTold)
+      found_.push_back({std::move(where), std::move(what), std::move(hint)});
+    else
+      ++untold_;
   }
   bool empty() const { return found_.empty(); }
   Diagnostics take() {
@@ -34,9 +36,9 @@ class Faults {
   size_t untold_ = 0;
 };
 
-inline constexpr int64_t kMostBlockOps = 1 << 20;   // instances of one block: bounds what validation keeps
+inline constexpr int64_t kMostBlockOps = 1 << 20;  // instances of one block: bounds what validation keeps
 inline constexpr int64_t kMostRepresentatives = 1 << 16;
-inline constexpr int64_t kMostLayers = 1 << 14;     // of one part
+inline constexpr int64_t kMostLayers = 1 << 14;  // of one part
 
 /// "block 'forward middle', op 3 (qkv)".
 inline std::string where_op(const Block& b, size_t op) {

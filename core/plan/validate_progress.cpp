@@ -18,7 +18,7 @@
 namespace wt::plan {
 namespace {
 
-constexpr size_t kHost = kStreams;             // what the host has waited for: holds for all that it issues later
+constexpr size_t kHost = kStreams;  // what the host has waited for: holds for all that it issues later
 constexpr size_t kQueues = kStreams + 1;
 
 /// How many of the meeting ops of each stream must be over.
@@ -54,7 +54,7 @@ constexpr uint32_t kNone = UINT32_MAX;
 struct Event {
   uint32_t invocation = 0, meeting = 0;
   uint32_t match = kNone;
-  uint32_t next = kNone;   // other events of the match
+  uint32_t next = kNone;  // other events of the match
   Counts needs{};
   bool ready = false;
 };
@@ -165,8 +165,8 @@ bool Progress::find_representatives() {
           !std::binary_search(when.values.begin(), when.values.end(), plan_.mesh.coordinate(rep.rank, when.axis)))
         continue;
       if (rep.program != kNone) {
-        faults_.add(fmt::format("rank {}", r), fmt::format("has programs '{}' and '{}'", plan_.programs[rep.program].name,
-                                                           plan_.programs[i].name));
+        faults_.add(fmt::format("rank {}", r), fmt::format("has programs '{}' and '{}'",
+                                                           plan_.programs[rep.program].name, plan_.programs[i].name));
         ok = false;
       }
       rep.program = i;
@@ -193,7 +193,8 @@ void Progress::stages() {
       const auto next = peer_of(plan_, r.rank, c, Direction::next_stage);
       if (!next) continue;
       const Program& q = plan_.programs[representatives_[representative_of(next->rank)].program];
-      const int64_t end = p.first_layer[static_cast<size_t>(c)] + plan_.parts[p.chunks[static_cast<size_t>(c)].v].layers;
+      const int64_t end =
+          p.first_layer[static_cast<size_t>(c)] + plan_.parts[p.chunks[static_cast<size_t>(c)].v].layers;
       const int64_t begin = q.first_layer[static_cast<size_t>(next->chunk)];
       if (end != begin)
         faults_.add(fmt::format("program '{}', chunk {}", p.name, c),
@@ -342,8 +343,9 @@ bool Progress::match(const std::string& where) {
       } else {
         const auto* send = std::get_if<Send>(&o.body);
         const Direction towards = send ? send->to : std::get<Receive>(o.body).from;
-        const auto peer = v.bindings > m.binding ? peer_of(plan_, representatives_[r].rank, v.binding[m.binding].chunk, towards)
-                                                 : std::nullopt;
+        const auto peer = v.bindings > m.binding
+                              ? peer_of(plan_, representatives_[r].rank, v.binding[m.binding].chunk, towards)
+                              : std::nullopt;
         if (!peer) {
           faults_.add(describe_event(r, e, where), fmt::format("there is no {}", to_text(towards)));
           ok = false;
@@ -393,7 +395,8 @@ bool Progress::match(const std::string& where) {
           const Direction towards = send ? send->to : std::get<Receive>(o.body).from;
           const auto peer = peer_of(plan_, representatives_[r].rank, mine.chunk, towards);
           if (bytes(o) != bytes(other)) {
-            faults_.add(describe_event(r, e, where), fmt::format("{} bytes meet {} bytes", bytes(o), bytes(other)), against);
+            faults_.add(describe_event(r, e, where), fmt::format("{} bytes meet {} bytes", bytes(o), bytes(other)),
+                        against);
             ok = false;
           } else if (mine.micro_batch != theirs.micro_batch || peer->chunk != theirs.chunk) {
             faults_.add(describe_event(r, e, where),
@@ -456,7 +459,8 @@ void Progress::advance(const std::string& where) {
           why = fmt::format("{} of {} ranks ever issue it", m.present, m.wanted);
         } else {
           why = "waits for";
-          for (uint32_t h = m.first; h != kNone; h = ranks_[handles_[h].representative].events[handles_[h].event].next) {
+          for (uint32_t h = m.first; h != kNone;
+               h = ranks_[handles_[h].representative].events[handles_[h].event].next) {
             const Handle& handle = handles_[h];
             if (!ranks_[handle.representative].events[handle.event].ready)
               why += fmt::format(" rank {}", representatives_[handle.representative].rank.v);
@@ -467,8 +471,9 @@ void Progress::advance(const std::string& where) {
         for (size_t t = 0; t < kStreams; ++t)
           if (rank.done[t] < e.needs[t]) why += fmt::format(" stream {}", to_text(static_cast<Stream>(t)));
       }
-      faults_.add(describe_event(r, e, where), fmt::format("is stuck: {}", why),
-                  representatives_[r].stands_for > 1 ? fmt::format("{} ranks alike", representatives_[r].stands_for) : "");
+      faults_.add(
+          describe_event(r, e, where), fmt::format("is stuck: {}", why),
+          representatives_[r].stands_for > 1 ? fmt::format("{} ranks alike", representatives_[r].stands_for) : "");
     }
   }
 }

@@ -25,12 +25,12 @@ constexpr uint32_t kNone = UINT32_MAX;
 struct Node {
   BufferId buffer;
   int64_t layer = -1;
-  uint32_t root = kNone;    // node of the storage it lies in
-  uint32_t parent = kNone;  // piece: node that it is cut from
-  int64_t begin = 0, end = 0;          // elements of the root
+  uint32_t root = kNone;       // node of the storage it lies in
+  uint32_t parent = kNone;     // piece: node that it is cut from
+  int64_t begin = 0, end = 0;  // elements of the root
   bool piece = false;
-  Scope scope = Scope::invocation;     // of the root
-  uint32_t reserved_at = 0, state_end = 0;    // roots: their run in the state
+  Scope scope = Scope::invocation;          // of the root
+  uint32_t reserved_at = 0, state_end = 0;  // roots: their run in the state
   uint32_t segment_begin = 0, segment_end = 0;
   uint32_t piece_at = 0;
 };
@@ -79,8 +79,8 @@ class Storage {
   std::vector<PartTable> tables_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> compiled_of_;
   std::vector<Compiled> compiled_;
-  std::vector<std::array<size_t, kScopes>> sizes_;        // of the states, by part
-  std::vector<std::array<State, kScopes>> required_;      // by part: 1 where a segment must be written before reading
+  std::vector<std::array<size_t, kScopes>> sizes_;    // of the states, by part
+  std::vector<std::array<State, kScopes>> required_;  // by part: 1 where a segment must be written before reading
   std::unordered_map<std::string, uint32_t> numbers_;
   std::vector<const State*> states_;
   struct Entry {
@@ -123,8 +123,10 @@ void Storage::place_views(PartTable& t, const std::vector<View>& views) {
     const auto found = t.index.find(key(v.buffer, layer));
     if (found != t.index.end()) return found->second;
     uint32_t base;
-    if (plan_.buffer(v.base).view) base = self(self, *of[v.base.v].front(), -1);
-    else base = node(t, v.base, -1);
+    if (plan_.buffer(v.base).view)
+      base = self(self, *of[v.base.v].front(), -1);
+    else
+      base = node(t, v.base, -1);
     const uint32_t id = node(t, v.buffer, layer);
     Node& n = t.nodes[id];
     const Node& in = t.nodes[base];
@@ -277,9 +279,10 @@ void Storage::replay(const Compiled& c, std::array<std::array<State*, 2>, kScope
     const Buffer& buffer = plan_.buffer(n.buffer);
     State& s = *states[static_cast<size_t>(n.scope)][a.binding];
     auto fault = [&](std::string_view what) {
-      faults_.add(where_op(b, a.op), fmt::format("{} '{}'{}", what.substr(0, what.find('|')), buffer.name,
-                                                what.substr(what.find('|') + 1)),
-                  a.layer >= 0 ? fmt::format("first in {}, layer {}", first, a.layer) : "first in " + first);
+      faults_.add(
+          where_op(b, a.op),
+          fmt::format("{} '{}'{}", what.substr(0, what.find('|')), buffer.name, what.substr(what.find('|') + 1)),
+          a.layer >= 0 ? fmt::format("first in {}, layer {}", first, a.layer) : "first in " + first);
     };
     if (a.what == Access::What::reserve) {
       if (buffer.view) {
@@ -306,12 +309,16 @@ void Storage::replay(const Compiled& c, std::array<std::array<State*, 2>, kScope
         if (a.what == Access::What::read) break;
         [[fallthrough]];
       case Access::What::write:
-        if (n.piece) s[n.piece_at] = 1;
-        else std::fill(s.begin() + n.segment_begin, s.begin() + n.segment_end, '\1');
+        if (n.piece)
+          s[n.piece_at] = 1;
+        else
+          std::fill(s.begin() + n.segment_begin, s.begin() + n.segment_end, '\1');
         break;
       case Access::What::release:
-        if (buffer.view) fault("releases|, a view: its base is what has storage");
-        else std::fill(s.begin() + n.reserved_at, s.begin() + n.state_end, '\0');
+        if (buffer.view)
+          fault("releases|, a view: its base is what has storage");
+        else
+          std::fill(s.begin() + n.reserved_at, s.begin() + n.state_end, '\0');
         break;
       case Access::What::reserve: break;
     }
@@ -414,9 +421,10 @@ void Storage::program(const Program& p) {
         const auto it = t.index.find(key(id, layer));
         const State& s = *states_[chunk[c]];
         if (it == t.index.end() || s.size() <= t.nodes[it->second].reserved_at || !s[t.nodes[it->second].reserved_at])
-          faults_.add(where + "setup", fmt::format("does not reserve '{}', which part '{}' owns", b.name,
-                                                   plan_.parts[p.chunks[c].v].name),
-                      layer >= 0 ? fmt::format("layer {}", layer) : "");
+          faults_.add(
+              where + "setup",
+              fmt::format("does not reserve '{}', which part '{}' owns", b.name, plan_.parts[p.chunks[c].v].name),
+              layer >= 0 ? fmt::format("layer {}", layer) : "");
       }
     }
   }

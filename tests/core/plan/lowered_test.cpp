@@ -49,7 +49,8 @@ void expect_sound(const JobSpec& j, const std::string& what) {
 
 TEST(Lowered, EveryStrategyIsValidAndRoundTrips) {
   for (const lower::Schedule* schedule : lower::all_schedules())
-    for (auto data : {DataParallel::ddp, DataParallel::megatron, DataParallel::distributed_optimizer, DataParallel::zero1})
+    for (auto data :
+         {DataParallel::ddp, DataParallel::megatron, DataParallel::distributed_optimizer, DataParallel::zero1})
       for (bool overlap : {false, true})
         for (int variant = 0; variant < 6; ++variant) {
           const bool interleaved = schedule->name == "interleaved";
@@ -78,8 +79,8 @@ TEST(Lowered, EveryStrategyIsValidAndRoundTrips) {
           if (variant == 3) s.attention = AttentionKernel::unfused;
           // What a strategy cannot do together is refused by lowering and is not of interest here.
           if (!lower::lower(j).ok()) continue;
-          expect_sound(j, std::string(schedule->name) + " data " + std::to_string(static_cast<int>(data)) + " overlap " +
-                              std::to_string(overlap) + " variant " + std::to_string(variant));
+          expect_sound(j, std::string(schedule->name) + " data " + std::to_string(static_cast<int>(data)) +
+                              " overlap " + std::to_string(overlap) + " variant " + std::to_string(variant));
         }
 }
 

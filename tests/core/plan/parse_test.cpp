@@ -29,42 +29,59 @@ class ParseFault : public testing::TestWithParam<Case> {};
 
 TEST_P(ParseFault, IsToldWithItsPlace) {
   const Case& c = GetParam();
-  EXPECT_EQ(errors_of(broken(c.from, c.to)), std::string(c.expected));
+  EXPECT_EQ(errors_of(broken(c.from, c.to)), std::string(c.expected) + "\n");
 }
 
 const Case kCases[] = {
     {"other_file", "windtunnel plan 1", "hello", "x.plan:1:1: not a plan: expected 'windtunnel plan 1', found 'hello'"},
     {"version", "plan 1", "plan 2", "x.plan:1:17: version 2 of the plan text is not known (legal: 1)"},
-    {"statement", "seed 7", "sed 7", "x.plan:3:1: unknown statement 'sed' (did you mean 'seed'?)\nx.plan:96:1: 'seed' is missing"},
+    {"statement", "seed 7", "sed 7",
+     "x.plan:3:1: unknown statement 'sed' (did you mean 'seed'?)\nx.plan:96:1: 'seed' is missing"},
     {"twice", "seed 7", "seed 7\nseed 8", "x.plan:4:1: 'seed' is given twice"},
     {"seed", "seed 7", "seed -7", "x.plan:3:6: expected a seed of 64 bits, found '-'"},
     {"trailing", "seed 7", "seed 7 8", "x.plan:3:8: expected the end of the line, found '8'"},
-    {"axis_twice", "mesh pp 2, dp 2", "mesh pp 2, pp 2", "x.plan:4:12: axis 'pp' is declared twice\nx.plan:9:16: unknown axis 'dp'"},
-    {"ranks", "dp 2\n", "dp 99999999999\n", "x.plan:4:15: the size of an axis 99999999999 is out of range (legal: 1 to 1073741824)\nx.plan:9:16: unknown axis 'dp'"},
-    {"overflow", "size 1 sequence", "size 99999999999999999999 sequence", "x.plan:6:22: the micro-batch size '99999999999999999999' is not a whole number of 64 bits"},
-    {"placement", "placement loop", "placement lop", "x.plan:5:11: expected a placement, found 'lop' (did you mean 'loop'?)"},
-    {"coordinate", "in 0, 1", "in 0, 2", "x.plan:10:37: a coordinate 2 is out of range (legal: 0 to 1)"},
+    {"axis_twice", "mesh pp 2, dp 2", "mesh pp 2, pp 2",
+     "x.plan:4:12: axis 'pp' is declared twice\nx.plan:9:16: unknown axis 'dp'"},
+    {"ranks", "dp 2\n", "dp 99999999999\n",
+     "x.plan:4:15: the size of an axis 99999999999 is out of range (legal: 1 to 1073741824)\nx.plan:9:16: unknown axis "
+     "'dp'"},
+    {"overflow", "size 1 sequence", "size 99999999999999999999 sequence",
+     "x.plan:6:22: the micro-batch size '99999999999999999999' is not a whole number of 64 bits"},
+    {"placement", "placement loop", "placement lop",
+     "x.plan:5:11: expected a placement, found 'lop' (did you mean 'loop'?)"},
+    {"coordinate", "in 0, 1", "in 0, 2", "x.plan:10:36: a coordinate 2 is out of range (legal: 0 to 1)"},
     {"quote", "\"small\"", "\"small", "x.plan:2:6: the string has no closing quote"},
     {"escape", "made by \\\"", "made \\q by", "x.plan:7:12: unknown escape '\\q' in a string"},
-    {"role", "buffer out: transient", "buffer out: transent", "x.plan:17:13: expected a role, found 'transent' (did you mean 'transient'?)"},
-    {"shape", "buffer out: transient f32 [4, 2]", "buffer out: transient f32 [4, 1152921504606846976]", "x.plan:17:31: a dim 1152921504606846976 is out of range (legal: 0 to 288230376151711744)"},
-    {"buffer_twice", "buffer out:", "buffer flat:", "x.plan:17:8: buffer 'flat' is declared twice\nx.plan:59:111: unknown buffer 'out'"},
-    {"buffer", "(d_out, weight)", "(d_out, wait)", "x.plan:48:63: unknown buffer 'wait'"},
-    {"suggestion", "(d_out, weight)", "(d_out, weigth)", "x.plan:48:63: unknown buffer 'weigth' (did you mean 'weight'?)"},
-    {"kernel", "dgrad\": gemm", "dgrad\": gem", "x.plan:48:40: expected what the op does, found 'gem' (did you mean 'gemm'?)"},
-    {"number", "    1 compute backward_input \"d_out\"", "    5 compute backward_input \"d_out\"", "x.plan:45:5: op 5 stands where op 1 should: waits name these numbers"},
-    {"real", "work 64 flops 64 read", "work 1e999 flops 64 read", "x.plan:48:93: floating-point operations '1e999' is not a finite number"},
-    {"work", "host_wait wait tail compute", "host_wait work 1 flops 1 read 1 written", "x.plan:73:39: 'work' belongs to compute kernels"},
-    {"block", "update.0[0]", "updte.0[0]", "x.plan:90:75: unknown block 'updte' (did you mean 'update'?)"},
-    {"part", "block setup of first", "block setup of firts", "x.plan:30:16: unknown part 'firts' (did you mean 'first'?)"},
-    {"counter", "\"forward first\".0[0]", "\"forward first\".0[i]", "x.plan:90:35: expected a micro-batch or the counter of a repeat, found 'i'"},
-    {"nesting", "\"forward first\".0[0]", "2x{ 2x{ 2x{ 2x{ update.0[0] } } } }", "x.plan:90:29: repeats nest at most 3 deep"},
-    {"empty_repeat", "\"forward first\".0[0]", "2x{ }", "x.plan:90:21: a repeat of nothing"},
-    {"negative", "\"forward first\".0[0]", "2x{ update.0[0-i] }", "x.plan:90:127: a repeat reaches micro-batch -1 (legal: 0 to 65535)"},
-    {"unclosed", "\"forward first\".0[0]", "(", "x.plan:90:17: expected the name of a block, found '('"},
+    {"role", "buffer out: transient", "buffer out: transent",
+     "x.plan:17:13: expected a role, found 'transent' (did you mean 'transient'?)"},
+    {"shape", "buffer out: transient f32 [4, 2]", "buffer out: transient f32 [4, 1152921504606846976]",
+     "x.plan:17:31: a dim 1152921504606846976 is out of range (legal: 0 to 288230376151711744)"},
+    {"buffer_twice",
+     "buffer out:", "buffer flat:", "x.plan:17:8: buffer 'flat' is declared twice\nx.plan:54:84: unknown buffer 'out'"},
+    {"buffer", "(d_out, weight)", "(d_out, wait)", "x.plan:48:66: unknown buffer 'wait'"},
+    {"suggestion", "(d_out, weight)", "(d_out, weigth)",
+     "x.plan:48:66: unknown buffer 'weigth' (did you mean 'weight'?)"},
+    {"kernel", "dgrad\": gemm", "dgrad\": gem",
+     "x.plan:48:39: expected what the op does, found 'gem' (did you mean 'gemm'?)"},
+    {"number", "    1 compute backward_input \"d_out\"", "    5 compute backward_input \"d_out\"",
+     "x.plan:45:5: op 5 stands where op 1 should: waits name these numbers"},
+    {"real", "work 64 flops 64 read", "work 1e999 flops 64 read",
+     "x.plan:48:118: floating-point operations '1e999' is not a finite number"},
+    {"work", "host_wait wait tail compute", "host_wait work 1 flops 1 read 1 written",
+     "x.plan:70:43: 'work' belongs to compute kernels"},
+    {"block", "update.0[0]", "updte.0[0]", "x.plan:89:5: unknown block 'updte' (did you mean 'update'?)"},
+    {"part", "block setup of first", "block setup of firts", "x.plan:31:16: unknown part 'firts'"},
+    {"counter", "\"forward first\".0[0]", "\"forward first\".0[i]",
+     "x.plan:88:35: expected a micro-batch or the counter of a repeat, found 'i'"},
+    {"nesting", "\"forward first\".0[0]", "2x{ 2x{ 2x{ 2x{ update.0[0] } } } }",
+     "x.plan:88:29: repeats nest at most 3 deep"},
+    {"empty_repeat", "\"forward first\".0[0]", "2x{ }", "x.plan:88:21: a repeat of nothing"},
+    {"negative", "\"forward first\".0[0]", "2x{ update.0[0-i] }",
+     "x.plan:89:17: a repeat reaches micro-batch -1 (legal: 0 to 65535)"},
+    {"unclosed", "\"forward first\".0[0]", "(", "x.plan:88:17: expected the name of block, found '('"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Planted, ParseFault, testing::ValuesIn(kCases), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Planted, ParseFault, testing::ValuesIn(kCases), [](const auto& c) { return c.param.name; });
 
 TEST(Parse, TellsAllFaultsAtOnce) {
   std::string text = print(small_plan());
@@ -95,7 +112,7 @@ TEST(Parse, EveryPrefixIsRefusedOrParsed) {
   const std::string text = print(small_plan());
   for (size_t n = 0; n < text.size(); n += 7) {
     const auto p = parse_plan(std::string_view(text).substr(0, n));
-    if (!p.ok()) EXPECT_FALSE(p.errors().empty());
+    if (!p.ok()) { EXPECT_FALSE(p.errors().empty()); }
   }
 }
 

@@ -29,7 +29,8 @@ TEST(Group, MembersSizeAndIndexAgreeWithEnumeration) {
   ASSERT_TRUE(rc::check([] {
     Mesh m;
     const auto axes = *rc::gen::inRange<uint32_t>(1, 5);
-    for (uint32_t i = 0; i < axes; ++i) m.axes.push_back({std::string(1, static_cast<char>('a' + i)), *rc::gen::inRange(1, 5)});
+    for (uint32_t i = 0; i < axes; ++i)
+      m.axes.push_back({std::string(1, static_cast<char>('a' + i)), *rc::gen::inRange(1, 5)});
     Group g{"g", {}, {}};
     for (uint32_t i = 0; i < axes; ++i)
       if (*rc::gen::arbitrary<bool>()) g.axes.insert(g.axes.begin(), AxisId{i});  // not in order on purpose
@@ -108,7 +109,7 @@ TEST(Block, EqualWhateverThePoolsLookLike) {
   Plan a = small_plan(), b = a;
   b.blocks[kForward0].refs.insert(b.blocks[kForward0].refs.begin(), BufferRef{});
   for (Op& o : b.blocks[kForward0].ops)
-    for (Range Op::* list : {&Op::reads, &Op::writes, &Op::reserves, &Op::releases}) ++(o.*list).begin;
+    for (Range Op::*list : {&Op::reads, &Op::writes, &Op::reserves, &Op::releases}) ++(o.*list).begin;
   EXPECT_EQ(a, b);
   ++b.blocks[kForward0].ops[1].reads.begin;
   EXPECT_NE(a, b);

@@ -114,8 +114,8 @@ inline Plan small_plan() {
   p.parts.push_back(part);
 
   const BufferRef flat{BufferId{kFlat}}, gradients{BufferId{kGradients}}, weight{BufferId{kWeight}},
-      gradient{BufferId{kGradient}}, hidden{BufferId{kHidden}}, next_hidden{BufferId{kHidden}, 1},
-      out{BufferId{kOut}}, d_out{BufferId{kDOut}}, d_hidden{BufferId{kDHidden}}, d_next{BufferId{kDHidden}, 1};
+      gradient{BufferId{kGradient}}, hidden{BufferId{kHidden}}, next_hidden{BufferId{kHidden}, 1}, out{BufferId{kOut}},
+      d_out{BufferId{kDOut}}, d_hidden{BufferId{kDHidden}}, d_next{BufferId{kDHidden}, 1};
   const Wait compute_tail{Wait::Kind::tail, 0, 0, 0};
   auto block = [&](std::string name, uint32_t part_id) -> Block& {
     Block b;
@@ -200,8 +200,9 @@ inline Plan small_plan() {
     g.chunks = {PartId{static_cast<uint32_t>(pp)}};
     g.first_layer = {pp};
     g.setup = {invoke(set, 0)};
-    StepOrder steady{"steady", {invoke(forward, 0, 0), invoke(forward, 0, 1), invoke(back, 0, 0), invoke(back, 0, 1),
-                                invoke(up, 0)}};
+    StepOrder steady{
+        "steady",
+        {invoke(forward, 0, 0), invoke(forward, 0, 1), invoke(back, 0, 0), invoke(back, 0, 1), invoke(up, 0)}};
     g.steps = {steady};
     p.programs.push_back(std::move(g));
   };
