@@ -161,16 +161,31 @@ bool condition_holds(const Case& row, const std::string& key, const YAML::Node& 
   return false;
 }
 
+bool rule_holds(const Case& row, const YAML::Node& rule) {
+  if (!rule["when"].IsDefined()) return true;
+  for (const auto& condition : rule["when"])
+    if (!condition_holds(row, condition.first.Scalar(), condition.second)) return false;
+  return true;
+}
+
+/// What a row says against its own source's evidence, put right and named.
+Case corrected(Case row, const YAML::Node& table, std::vector<std::string>& assumptions) {
+  for (const YAML::Node& rule : table["corrections"]) {
+    if (!rule_holds(row, rule)) continue;
+    const std::string flash = text_of(rule["correct"], "flash_attention");
+    if (flash.empty() || flash == row.flash_attention) continue;
+    row.flash_attention = flash;
+    assumptions.push_back(fmt::format("flash_attention corrected to {}: {}", flash, text_of(rule, "source")));
+  }
+  return row;
+}
+
 /// Applies the rules in order to `job`; returns the reason of a rule that refuses the row.
 std::string apply_rules(const Case& row, const YAML::Node& table, YAML::Node job,
                         std::vector<std::string>& assumptions) {
   std::string names;
   for (const YAML::Node& rule : table["rules"]) {
-    bool holds = true;
-    if (rule["when"].IsDefined())
-      for (const auto& condition : rule["when"])
-        holds = holds && condition_holds(row, condition.first.Scalar(), condition.second);
-    if (!holds) continue;
+    if (!rule_holds(row, rule)) continue;
     if (rule["skip"].IsDefined()) return rule["skip"].Scalar();
     merge(job, rule["set"]);
     names += (names.empty() ? "" : ", ") + text_of(rule, "name");
@@ -405,8 +420,9 @@ MemoryKind memory_kind_of(const Case& row, const ValidateData& data) {
 
 namespace {
 
-Mapping map_checked(const Case& row, const ValidateData::Impl& data) {
+Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
   Mapping out;
+  const Case row = corrected(published, data.frameworks, out.assumptions);
   out.skip = not_built(row);
   if (!out.skip.empty()) return out;
 

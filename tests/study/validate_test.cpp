@@ -204,6 +204,12 @@ TEST(Mapping, FrameworksDecideImplementation) {
   EXPECT_FALSE(job.strategy.overlap_param_gather);
 }
 
+TEST(Mapping, CorrectionsAreNamed) {
+  const Mapping m = map_of({{"Megatron-Core r0.8.0", "Megatron-LM fork (zero-bubble)"}});
+  EXPECT_EQ(job_of(m).strategy.attention, AttentionKernel::unfused);
+  EXPECT_THAT(m.assumptions, Contains(HasSubstr("flash_attention corrected to false")));
+}
+
 TEST(Mapping, EveryRuleHasAUserAndASource) {
   // The mapping of any framework yields a job that the strict reader takes.
   for (const char* framework :
