@@ -69,8 +69,7 @@ std::optional<double> parse_double(std::string_view text) {
   text = without_plus(text);
   double v = 0;
   auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
-  if (ec != std::errc() || end != text.data() + text.size() || text.empty() || !std::isfinite(v))
-    return std::nullopt;
+  if (ec != std::errc() || end != text.data() + text.size() || text.empty() || !std::isfinite(v)) return std::nullopt;
   return v;
 }
 

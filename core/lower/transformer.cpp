@@ -264,7 +264,9 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   const BufferRef mlp_full = enter_region(b, c, mlp_in, ref(one_norm ? full1 : full2, j), input);
   const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_fc1, j), ref(t.d_fc1_f8, j));
   linear_input(b, c, "fc1 dgrad", d_fc1, id.fc1, j, ref(t.d_norm2_full, j), n.fc1, n.h);
-  auto fc1_weight = [&] { linear_weight(b, c, "fc1 wgrad", d_fc1, mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens); };
+  auto fc1_weight = [&] {
+    linear_weight(b, c, "fc1 wgrad", d_fc1, mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens);
+  };
   if (!c.strategy().tensor_async_backward) fc1_weight();
   const BufferRef d_norm2 = leave_region(b, c, ref(t.d_norm2_full, j), ref(t.d_norm2, j), input);
   if (c.strategy().tensor_async_backward) fc1_weight();
@@ -324,7 +326,9 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   const BufferRef x = enter_region(b, c, ref(f8 ? l.norm1_f8 : l.norm1, j), ref(full1, j), input);
   const BufferRef d_qkv_in = narrowed(b, c, input, d_qkv, ref(t.d_qkv_f8, j));
   linear_input(b, c, "qkv dgrad", d_qkv_in, id.qkv, j, ref(t.d_norm1_full, j), n.qkv, n.h);
-  auto qkv_weight = [&] { linear_weight(b, c, "qkv wgrad", d_qkv_in, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens); };
+  auto qkv_weight = [&] {
+    linear_weight(b, c, "qkv wgrad", d_qkv_in, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens);
+  };
   if (!c.strategy().tensor_async_backward) qkv_weight();
   BufferRef d_norm1 = leave_region(b, c, ref(t.d_norm1_full, j), ref(t.d_norm1, j), input);
   if (c.strategy().tensor_async_backward) qkv_weight();

@@ -7,7 +7,8 @@ namespace wt::sim {
 namespace {
 
 // As in gemm_model.cpp; axes are ln seq, ln head_dim and ln blocks per multiprocessor.
-constexpr float kCore = 0.02f, kReach = 3.0f, kPrior = 1.0f, kOtherKernel = 0.5f, kOtherChip = 0.25f, kBothPasses = 0.15f;
+constexpr float kCore = 0.02f, kReach = 3.0f, kPrior = 1.0f, kOtherKernel = 0.5f, kOtherChip = 0.25f,
+                kBothPasses = 0.15f;
 
 double blocks_of(const AttentionShape& s, const Facts& f) {
   const double rows = s.backward ? f.attention_rows_backward : f.attention_rows_forward;
@@ -22,7 +23,8 @@ double attention_flops(const AttentionShape& s) {
 
 double AttentionModel::model_time(const AttentionShape& s, const Chip& chip, const Facts& f, double clock) {
   // The exponentials, which are not done by the matrix units, weigh more the smaller the head: 128 is the reference.
-  const double size = s.head_dim / 128, head = size < 1 ? std::pow(size, f.attention_head_power) : std::min(1.15, std::pow(size, 0.2));
+  const double size = s.head_dim / 128,
+               head = size < 1 ? std::pow(size, f.attention_head_power) : std::min(1.15, std::pow(size, 0.2));
   const double share = (s.backward ? f.attention_backward : f.attention_forward) * head;
   // The ramp counts keys that a row of queries sees; a window sees fewer than the sequence has.
   const double seen = s.seq * std::min(1.0, s.flops / attention_flops(s));
@@ -43,7 +45,8 @@ AttentionModel::AttentionModel(const KernelSet& set) : facts_(set.facts()) {
     const Facts& f = facts_;
     const Chip chip = chip_of(set.sets[p.set].facts, 2);
     if ((p.kernel == 0) != (set.attention_kernel == 0)) continue;  // another generation of kernels teaches nothing
-    AttentionShape s{p.batch, p.seq, p.heads, p.kv_heads, (p.qk_dim + p.v_dim) / 2, p.causal, p.pass == Pass::backward, 0};
+    AttentionShape s{p.batch, p.seq, p.heads, p.kv_heads, (p.qk_dim + p.v_dim) / 2, p.causal, p.pass == Pass::backward,
+                     0};
     s.flops = attention_flops(s);
     double model = model_time(s, chip, f, 1), flops = s.flops;
     if (p.pass == Pass::both) {

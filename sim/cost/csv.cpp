@@ -1,7 +1,7 @@
 #include "sim/cost/csv.hpp"
 
-#include <charconv>
 #include <fmt/ranges.h>
+#include <charconv>
 
 #include <algorithm>
 #include <cmath>
@@ -52,7 +52,8 @@ Result<Csv> Csv::read(const std::string& path, std::span<const std::string_view>
     if (!header) {
       header = true;
       if (cells != csv.columns_)
-        return Diagnostic{where, fmt::format("header '{}'", line), fmt::format("expected '{}'", fmt::join(columns, ","))};
+        return Diagnostic{where, fmt::format("header '{}'", line),
+                          fmt::format("expected '{}'", fmt::join(columns, ","))};
       continue;
     }
     if (cells.size() != columns.size()) {

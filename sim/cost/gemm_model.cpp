@@ -62,7 +62,8 @@ GemmTime model_gemm(const GemmShape& s, const Chip& chip, const Facts& f, std::s
     // every row (column) of patches.
     const double side_m = std::min(s.m, std::sqrt(chip.multiprocessors * t.m * t.n)), side_n = std::min(s.n, side_m);
     const double a = s.m * s.k * e, b = s.n * s.k * e;
-    const double again_a = b <= 0.5 * chip.l2_bytes ? 1 : std::ceil(s.n / side_n), again_b = a <= 0.5 * chip.l2_bytes ? 1 : std::ceil(s.m / side_m);
+    const double again_a = b <= 0.5 * chip.l2_bytes ? 1 : std::ceil(s.n / side_n),
+                 again_b = a <= 0.5 * chip.l2_bytes ? 1 : std::ceil(s.m / side_m);
     // One operand streams once while patches sweep along it; the cheaper order is taken.
     const double ab = s.groups * std::min(a + b * again_b, b + a * again_a);
     for (const double split : kSplits) {
@@ -93,17 +94,21 @@ GemmModel::GemmModel(const KernelSet& set) : facts_(set.facts()), tiles_(set.til
   for (const GemmPoint& p : set.gemm) {
     const Facts& f = set.sets[p.set].facts;
     const Chip chip = chip_of(f, p.bytes);
-    const GemmShape shape{p.groups, p.m, p.n, p.k, p.bytes, p.accumulate > 0 ? p.accumulate : 2, p.accumulate, p.layout};
+    const GemmShape shape{p.groups,     p.m,     p.n, p.k, p.bytes, p.accumulate > 0 ? p.accumulate : 2,
+                          p.accumulate, p.layout};
     const double model = model_gemm(shape, chip, facts_, tiles_, clock_of(f, chip, p.regime)).seconds;
-    learned_.push_back({static_cast<float>(std::log(p.m)), static_cast<float>(std::log(p.n)), static_cast<float>(std::log(p.k)),
-                        static_cast<float>(std::log(shape.flops() / p.flops_per_second / model)), p.set == 0 ? 0 : kOtherChip,
-                        static_cast<uint8_t>(p.bytes), p.layout, p.groups > 1});
+    learned_.push_back({static_cast<float>(std::log(p.m)), static_cast<float>(std::log(p.n)),
+                        static_cast<float>(std::log(p.k)),
+                        static_cast<float>(std::log(shape.flops() / p.flops_per_second / model)),
+                        p.set == 0 ? 0 : kOtherChip, static_cast<uint8_t>(p.bytes), p.layout, p.groups > 1});
   }
 }
 
-GemmModel::Estimate GemmModel::estimate(const GemmShape& s, const Chip& chip, Regime regime, std::span<const char> skip) const {
+GemmModel::Estimate GemmModel::estimate(const GemmShape& s, const Chip& chip, Regime regime,
+                                        std::span<const char> skip) const {
   const GemmTime model = model_gemm(s, chip, facts_, tiles_, clock_of(facts_, chip, regime));
-  const float m = static_cast<float>(std::log(s.m)), n = static_cast<float>(std::log(s.n)), k = static_cast<float>(std::log(s.k));
+  const float m = static_cast<float>(std::log(s.m)), n = static_cast<float>(std::log(s.n)),
+              k = static_cast<float>(std::log(s.k));
   float sum = 0, weights = kPrior;
   for (size_t i = 0; i < learned_.size(); ++i) {
     const Learned& p = learned_[i];

@@ -88,7 +88,8 @@ class Reader {
   std::string hint(std::string_view name) const {
     std::vector<std::string> names;
     std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(root_, ignored)) names.push_back(entry.path().filename().string());
+    for (const auto& entry : std::filesystem::directory_iterator(root_, ignored))
+      names.push_back(entry.path().filename().string());
     std::ranges::sort(names);
     const std::vector<std::string_view> views(names.begin(), names.end());
     return suggest(name, views);
@@ -177,14 +178,16 @@ class Reader {
     auto csv = open(folder + "/tiles.csv", columns);
     if (!csv) return;
     for (size_t row = 0; row < csv->rows(); ++row) {
-      const Tile tile{static_cast<int64_t>(positive(*csv, row, 0)), positive(*csv, row, 1), positive(*csv, row, 2), positive(*csv, row, 3)};
+      const Tile tile{static_cast<int64_t>(positive(*csv, row, 0)), positive(*csv, row, 1), positive(*csv, row, 2),
+                      positive(*csv, row, 3)};
       if (tile.efficiency > 1) csv->fail(row, 3, "above 1");
       set_.tiles.push_back(tile);
     }
     collect(*csv);
   }
   void gemm(const std::string& folder, uint16_t index) {
-    static constexpr std::string_view columns[] = {"series", "dtype", "layout", "accumulate", "regime", "groups", "m", "n", "k", "tflops"};
+    static constexpr std::string_view columns[] = {"series", "dtype", "layout", "accumulate", "regime",
+                                                   "groups", "m",     "n",      "k",          "tflops"};
     if (!std::filesystem::exists(folder + "/gemm.csv")) return;
     auto csv = open(folder + "/gemm.csv", columns);
     if (!csv) return;
@@ -209,7 +212,8 @@ class Reader {
     collect(*csv);
   }
   void attention(const std::string& folder, uint16_t index) {
-    static constexpr std::string_view columns[] = {"series", "kernel", "pass", "mask", "batch", "seq", "heads", "kv_heads", "qk_dim", "v_dim", "tflops"};
+    static constexpr std::string_view columns[] = {"series", "kernel",   "pass",   "mask",  "batch", "seq",
+                                                   "heads",  "kv_heads", "qk_dim", "v_dim", "tflops"};
     if (!std::filesystem::exists(folder + "/attention.csv")) return;
     auto csv = open(folder + "/attention.csv", columns);
     if (!csv) return;
@@ -232,8 +236,8 @@ class Reader {
     auto csv = open(folder + "/memory.csv", columns);
     if (!csv) return;
     for (size_t row = 0; row < csv->rows(); ++row)
-      set_.memory.push_back({std::string(csv->text(row, 1)), positive(*csv, row, 2), positive(*csv, row, 3), positive(*csv, row, 4),
-                             positive(*csv, row, 5) * 1e-6, index});
+      set_.memory.push_back({std::string(csv->text(row, 1)), positive(*csv, row, 2), positive(*csv, row, 3),
+                             positive(*csv, row, 4), positive(*csv, row, 5) * 1e-6, index});
     collect(*csv);
   }
 
@@ -254,7 +258,8 @@ Result<KernelSet> read_kernel_set(const std::string& data, const std::string& na
     for (const FactKey& k : kFactKeys)
       if (f.*(k.member) == 0 && k.member != &Facts::peak_8 && k.member != &Facts::gemm_split_us &&
           k.member != &Facts::attention_ramp)
-        reader.errors_.push_back({fmt::format("{}/kernels/{}/device.csv", data, name), fmt::format("'{}' is missing", k.key), ""});
+        reader.errors_.push_back(
+            {fmt::format("{}/kernels/{}/device.csv", data, name), fmt::format("'{}' is missing", k.key), ""});
     if (reader.set_.tiles.empty())
       reader.errors_.push_back({fmt::format("{}/kernels/{}/tiles.csv", data, name), "no tiles", ""});
   }

@@ -20,7 +20,8 @@ struct Facts {
   double clock_burst = 1, clock_sustained = 1;  // relative to the clock of the peak, at power_w
   // matrix kernels
   double gemm_fixed_us = 0, gemm_prologue_k = 0, gemm_memory_share = 0, gemm_split_us = 0, gemm_tail = 1;
-  double align_8 = 1, align_4 = 1, align_2 = 1;  // share of the tile efficiency when rows start at 8, 4, 2 bytes, not 16
+  double align_8 = 1, align_4 = 1,
+         align_2 = 1;  // share of the tile efficiency when rows start at 8, 4, 2 bytes, not 16
   // kernels that memory bounds
   double kernel_us = 0, stream_share = 0, l2_gain = 1;
   double class_pointwise = 1, class_norm = 1, class_norm_backward = 1, class_reduce = 1, class_loss = 1,
@@ -49,8 +50,8 @@ struct GemmPoint {
   double accumulate = 0;  // bytes of an element of C that is read; 0: none
   Regime regime = Regime::training;
   double groups = 1, m = 0, n = 0, k = 0, flops_per_second = 0;
-  uint16_t set = 0;  // KernelSet::sets
-  uint16_t series = 0;    // equal for the points of one series
+  uint16_t set = 0;     // KernelSet::sets
+  uint16_t series = 0;  // equal for the points of one series
 };
 
 enum class Pass : uint8_t { forward, backward, both };

@@ -33,8 +33,7 @@ Uses uses_of(const Plan& plan) {
     }
   uses.messages = !uses.message_bytes.empty();
   std::sort(uses.message_bytes.begin(), uses.message_bytes.end());
-  uses.message_bytes.erase(std::unique(uses.message_bytes.begin(), uses.message_bytes.end()),
-                           uses.message_bytes.end());
+  uses.message_bytes.erase(std::unique(uses.message_bytes.begin(), uses.message_bytes.end()), uses.message_bytes.end());
   return uses;
 }
 
@@ -180,7 +179,8 @@ Fold fold_ranks(const Plan& plan, const Pricing& pricing, bool all_ranks) {
     for (AxisId a : inside) {
       if (!unit_stride[a.v]) continue;
       std::vector<int64_t> values;
-      if (group.filter && group.filter->axis == a) values = group.filter->values;
+      if (group.filter && group.filter->axis == a)
+        values = group.filter->values;
       else
         for (int64_t v = 0; v < mesh.axes[a.v].size; ++v) values.push_back(v);
       std::vector<uint32_t> next;

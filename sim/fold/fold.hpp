@@ -21,11 +21,11 @@ struct UnitGroup {
 };
 
 struct Fold {
-  std::vector<uint32_t> rank_of;       // [unit] the rank that is simulated
-  uint32_t stands_for = 1;             // ranks behind each unit
-  std::vector<UnitGroup> groups;       // [GroupId]
-  std::vector<GroupShape> shapes;      // distinct ones
-  std::vector<uint32_t> shape_of;      // [group * units + unit], or [group] where shapes_uniform
+  std::vector<uint32_t> rank_of;   // [unit] the rank that is simulated
+  uint32_t stands_for = 1;         // ranks behind each unit
+  std::vector<UnitGroup> groups;   // [GroupId]
+  std::vector<GroupShape> shapes;  // distinct ones
+  std::vector<uint32_t> shape_of;  // [group * units + unit], or [group] where shapes_uniform
   bool shapes_uniform = true;
   std::vector<int64_t> message_bytes;  // distinct sizes, sorted
 
@@ -35,7 +35,9 @@ struct Fold {
   }
   uint32_t unit_of(RankId rank) const;
 
-  struct Digit { int64_t stride = 1, size = 1, unit_stride = 1; };  // of one kept axis
+  struct Digit {
+    int64_t stride = 1, size = 1, unit_stride = 1;
+  };  // of one kept axis
   std::vector<Digit> digits;
 };
 

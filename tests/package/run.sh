@@ -31,5 +31,9 @@ for deb in "$work"/packages/*.deb; do
   echo "$(basename "$deb"): $(dpkg-deb -f "$deb" Depends)"
   dpkg-deb -x "$deb" "$work/root"
 done
+cmp "$root/models/llama3-70b.yaml" "$work/root/usr/share/windtunnel/models/llama3-70b.yaml"
+for folder in data/kernels cluster_specs/devices examples; do
+  [ -d "$work/root/usr/share/windtunnel/$folder" ] || { echo "$folder is missing from the package"; exit 1; }
+done
 (cd / && quiet "$work/root/usr/bin/windtunnel" --version)
 echo "packages: ok"

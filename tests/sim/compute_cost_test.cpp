@@ -29,11 +29,14 @@ plan::Compute gemm(int64_t m, int64_t n, int64_t k, DType dtype = DType::bf16) {
   op.dtype = dtype;
   op.dims = {m, n, k, 0, 0};
   op.transpose_b = true;
-  op.work = {2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k), 2 * (m * k + n * k), 2 * m * n};
+  op.work = {2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k), 2 * (m * k + n * k),
+             2 * m * n};
   return op;
 }
 
-double tflops(const ComputeCost& cost, const plan::Compute& op) { return op.work.flops / cost.estimate(op).time.seconds() / 1e12; }
+double tflops(const ComputeCost& cost, const plan::Compute& op) {
+  return op.work.flops / cost.estimate(op).time.seconds() / 1e12;
+}
 
 TEST(ComputeCost, LargeProductsReachWhatTheChipsSustain) {
   const auto a100 = ComputeCost::load(device("a100"));
@@ -58,7 +61,8 @@ TEST(ComputeCost, NeverAboveThePeakAndLongerIsNotFaster) {
           EXPECT_GT(e.efficiency, 0);
           EXPECT_LE(e.efficiency, 1);
           // Twice the K costs more; products of a few microseconds, which timers resolve badly, may waver.
-          EXPECT_GT(e.time.seconds(), before * (before < 10e-6 ? 0.95 : 1.0)) << name << " " << m << " " << n << " " << k;
+          EXPECT_GT(e.time.seconds(), before * (before < 10e-6 ? 0.95 : 1.0))
+              << name << " " << m << " " << n << " " << k;
           before = e.time.seconds();
         }
       }

@@ -48,7 +48,12 @@ TEST(EventEngine, AgreesWithASortedShadow) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     EventEngine<uint64_t> engine;
-    struct Shadow { int64_t at; uint8_t phase; uint64_t id; EventEngine<uint64_t>::Handle handle; };
+    struct Shadow {
+      int64_t at;
+      uint8_t phase;
+      uint64_t id;
+      EventEngine<uint64_t>::Handle handle;
+    };
     std::vector<Shadow> shadow;
     uint64_t id = 0;
     for (int step = 0; step < 5000; ++step) {

@@ -15,9 +15,9 @@ namespace wt::sim {
 
 class FakePricing : public Pricing {
  public:
-  int64_t scale = 1;              // on every duration
-  int64_t hop = 0;                // a message, plus its bytes
-  int64_t collective_latency = 0; // a collective: this plus bytes times nodes
+  int64_t scale = 1;               // on every duration
+  int64_t hop = 0;                 // a message, plus its bytes
+  int64_t collective_latency = 0;  // a collective: this plus bytes times nodes
   int64_t gap = 0, issue = 0;
   double slow = 1;
   MachineCells machine;
@@ -151,7 +151,8 @@ inline plan::Plan pipeline_plan(std::string_view schedule, int64_t p, int64_t m,
 }
 
 /// One program for all ranks: `block` so often.
-inline plan::Plan single_plan(plan::Mesh mesh, std::vector<plan::Group> groups, plan::Block block, int invocations = 1) {
+inline plan::Plan single_plan(plan::Mesh mesh, std::vector<plan::Group> groups, plan::Block block,
+                              int invocations = 1) {
   plan::Plan plan;
   plan.mesh = std::move(mesh);
   plan.groups = std::move(groups);

@@ -38,7 +38,8 @@ Error gemm_error(const KernelSet& set, int64_t bytes, const std::function<bool(s
     if (p.set != 0 || p.bytes != bytes || p.groups > 1) continue;
     for (size_t j = 0; j < skip.size(); ++j) skip[j] = together(i, j);
     const GemmShape shape = shape_of(p);
-    error.add(std::log(model.estimate(shape, chip_of(set.facts(), bytes), p.regime, skip).seconds * p.flops_per_second / shape.flops()));
+    error.add(std::log(model.estimate(shape, chip_of(set.facts(), bytes), p.regime, skip).seconds * p.flops_per_second /
+                       shape.flops()));
   }
   return error;
 }
@@ -52,11 +53,14 @@ TEST(KernelAccuracy, Products) {
     double model, tenth, series, all;  // bounds of the mean error
   };
   const Row rows[] = {
-      {"a100", 2, 0.08, 0.07, 0.09, 0.03},  {"a100_pcie", 2, 0.08, 0.04, 0.09, 0.01}, {"a40", 2, 0.08, 0.07, 0.08, 0.03},
-      {"h100", 2, 0.08, 0.07, 0.08, 0.03},  {"h100", 1, 0.16, 0.11, 0.16, 0.01},      {"h200", 1, 0.20, 0.17, 0.20, 0.01},
-      {"b200", 2, 0.12, 0.11, 0.14, 0.04},  {"gb200", 1, 0.19, 0.14, 0.19, 0.01},     {"mi300x", 1, 0.16, 0.14, 0.16, 0.01},
+      {"a100", 2, 0.08, 0.07, 0.09, 0.03},   {"a100_pcie", 2, 0.08, 0.04, 0.09, 0.01},
+      {"a40", 2, 0.08, 0.07, 0.08, 0.03},    {"h100", 2, 0.08, 0.07, 0.08, 0.03},
+      {"h100", 1, 0.16, 0.11, 0.16, 0.01},   {"h200", 1, 0.20, 0.17, 0.20, 0.01},
+      {"b200", 2, 0.12, 0.11, 0.14, 0.04},   {"gb200", 1, 0.19, 0.14, 0.19, 0.01},
+      {"mi300x", 1, 0.16, 0.14, 0.16, 0.01},
   };
-  fmt::print("{:<10} {:>5} {:>6} {:>8} {:>8} {:>8} {:>8}\n", "set", "bytes", "points", "model", "tenth", "series", "all");
+  fmt::print("{:<10} {:>5} {:>6} {:>8} {:>8} {:>8} {:>8}\n", "set", "bytes", "points", "model", "tenth", "series",
+             "all");
   for (const Row& row : rows) {
     const auto read = read_kernel_set(data_directory(), row.set);
     ASSERT_TRUE(read.ok()) << to_text(read.errors());
@@ -66,8 +70,8 @@ TEST(KernelAccuracy, Products) {
     const Error part = gemm_error(set, row.bytes, [](size_t i, size_t j) { return tenth(i) == tenth(j); });
     const Error series = gemm_error(set, row.bytes, [&](size_t i, size_t j) { return g[i].series == g[j].series; });
     const Error all = gemm_error(set, row.bytes, [](size_t, size_t) { return false; });
-    fmt::print("{:<10} {:>5} {:>6} {:>7.1f}% {:>7.1f}% {:>7.1f}% {:>7.1f}%\n", row.set, row.bytes, all.n, 100 * model.mean(),
-               100 * part.mean(), 100 * series.mean(), 100 * all.mean());
+    fmt::print("{:<10} {:>5} {:>6} {:>7.1f}% {:>7.1f}% {:>7.1f}% {:>7.1f}%\n", row.set, row.bytes, all.n,
+               100 * model.mean(), 100 * part.mean(), 100 * series.mean(), 100 * all.mean());
     EXPECT_LT(model.mean(), row.model) << row.set;
     EXPECT_LT(part.mean(), row.tenth) << row.set;
     EXPECT_LT(series.mean(), row.series) << row.set;
@@ -77,8 +81,11 @@ TEST(KernelAccuracy, Products) {
 
 TEST(KernelAccuracy, Attention) {
   fmt::print("{:<10} {:>6} {:>8} {:>8}\n", "set", "points", "model", "all");
-  for (const auto& [name, bound_model, bound_all] :
-       {std::tuple{"a100", 0.05, 0.02}, {"a100_pcie", 0.17, 0.02}, {"h100", 0.06, 0.01}, {"h100_fa2", 0.10, 0.04}, {"b200", 0.18, 0.02}}) {
+  for (const auto& [name, bound_model, bound_all] : {std::tuple{"a100", 0.05, 0.02},
+                                                     {"a100_pcie", 0.17, 0.02},
+                                                     {"h100", 0.06, 0.01},
+                                                     {"h100_fa2", 0.10, 0.04},
+                                                     {"b200", 0.18, 0.02}}) {
     const auto read = read_kernel_set(data_directory(), name);
     ASSERT_TRUE(read.ok()) << to_text(read.errors());
     const KernelSet& set = read.value();
@@ -174,7 +181,8 @@ TEST_F(BadFiles, MissingFact) {
 TEST_F(BadFiles, NoSuchSet) {
   const auto set = read_kernel_set(root, "a10");
   ASSERT_FALSE(set.ok());
-  EXPECT_NE(to_text(set.errors()).find("no such kernel set (did you mean 'a100'?)"), std::string::npos) << to_text(set.errors());
+  EXPECT_NE(to_text(set.errors()).find("no such kernel set (did you mean 'a100'?)"), std::string::npos)
+      << to_text(set.errors());
 }
 
 TEST(KernelSets, EverySetReads) {

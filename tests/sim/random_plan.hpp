@@ -25,8 +25,12 @@ inline RandomCase random_case(uint32_t seed) {
   plan.mesh.axes = axes;
   const int64_t ranks = plan.mesh.ranks();
   const AxisId pp = *plan.mesh.find("pp"), dp = *plan.mesh.find("dp"), tp = *plan.mesh.find("tp");
-  plan.groups = {{"tp", {tp}, {}}, {"dp", {dp}, {}}, {"dp_tp", {dp, tp}, {}}, {"world", {pp, dp, tp}, {}},
-                 {"ends", {pp}, plan::AxisFilter{pp, p > 1 ? std::vector<int64_t>{0, p - 1} : std::vector<int64_t>{0}}}};
+  plan.groups = {
+      {"tp", {tp}, {}},
+      {"dp", {dp}, {}},
+      {"dp_tp", {dp, tp}, {}},
+      {"world", {pp, dp, tp}, {}},
+      {"ends", {pp}, plan::AxisFilter{pp, p > 1 ? std::vector<int64_t>{0, p - 1} : std::vector<int64_t>{0}}}};
   out.pricing.machine = {1 + upto(static_cast<uint32_t>(ranks)), upto(2) ? 0 : 1 + upto(6), upto(2) ? 0 : 1 + upto(12)};
   out.pricing.hop = upto(40);
   out.pricing.collective_latency = upto(50);
@@ -52,18 +56,29 @@ inline RandomCase random_case(uint32_t seed) {
       for (int64_t w = upto(3); w > 0 && i > 0; --w) {
         const int64_t kind = upto(6);
         const auto index = first + static_cast<uint32_t>(upto(i));
-        if (kind == 0) waits.push_back(tail(static_cast<Stream>(upto(early ? 2 : 3))));
-        else if (kind == 1) waits.push_back(on(first + static_cast<uint32_t>(upto(ops)), 1 + static_cast<uint32_t>(upto(2))));
-        else if (kind == 2) waits.push_back({plan::Wait::Kind::piece, index, 0, 2 + static_cast<uint32_t>(upto(3))});
-        else waits.push_back(on(index));
+        if (kind == 0)
+          waits.push_back(tail(static_cast<Stream>(upto(early ? 2 : 3))));
+        else if (kind == 1)
+          waits.push_back(on(first + static_cast<uint32_t>(upto(ops)), 1 + static_cast<uint32_t>(upto(2))));
+        else if (kind == 2)
+          waits.push_back({plan::Wait::Kind::piece, index, 0, 2 + static_cast<uint32_t>(upto(3))});
+        else
+          waits.push_back(on(index));
       }
       const int64_t what = upto(8);
       switch (early && what == 1 ? 7 : what) {
         case 0: last = b.collective(Stream::tensor, 0, 1 + upto(60), waits); break;
         case 1: last = b.collective(Stream::data, 1 + static_cast<uint32_t>(upto(2)), 1 + upto(200), waits); break;
-        case 2: last = b.op(Stream::copy_in, plan::Copy{plan::Space::pinned, plan::Space::device, upto(50)}, waits); break;
+        case 2:
+          last = b.op(Stream::copy_in, plan::Copy{plan::Space::pinned, plan::Space::device, upto(50)}, waits);
+          break;
         case 3: last = b.op(Stream::compute, plan::Join{}, waits); break;
-        case 4: if (upto(4) == 0) { last = b.op(Stream::compute, plan::HostWait{}, waits); break; } [[fallthrough]];
+        case 4:
+          if (upto(4) == 0) {
+            last = b.op(Stream::compute, plan::HostWait{}, waits);
+            break;
+          }
+          [[fallthrough]];
         default: last = b.compute(1 + upto(100), waits);
       }
     }
@@ -93,7 +108,8 @@ inline RandomCase random_case(uint32_t seed) {
         b.segment(1 + static_cast<uint32_t>(upto(3)));
         if (sends)
           b.op(back ? Stream::send_previous : Stream::send_next,
-               plan::Send{back ? Direction::previous_stage : Direction::next_stage, 5}, {tail(Stream::compute), tail(Stream::tensor)});
+               plan::Send{back ? Direction::previous_stage : Direction::next_stage, 5},
+               {tail(Stream::compute), tail(Stream::tensor)});
         plan.blocks.push_back(b.take());
       }
     plan::StepOrder step;
@@ -111,7 +127,8 @@ inline RandomCase random_case(uint32_t seed) {
     b.collective(Stream::data, 3, 1 + upto(100), {tail(Stream::compute)});
     for (plan::Program& program : plan.programs) {
       auto& order = program.steps[0].order;
-      order.insert(order.begin() + upto(static_cast<uint32_t>(order.size())), {BlockId{static_cast<uint32_t>(plan.blocks.size())}, 0, {}});
+      order.insert(order.begin() + upto(static_cast<uint32_t>(order.size())),
+                   {BlockId{static_cast<uint32_t>(plan.blocks.size())}, 0, {}});
     }
     plan.blocks.push_back(b.take());
   }
@@ -122,7 +139,8 @@ inline RandomCase random_case(uint32_t seed) {
     b.compute(20 + upto(200));
     b.collective(Stream::data, 3, 4, {tail(Stream::compute)});
     b.compute(30, {tail(Stream::data)});
-    plan.programs[static_cast<size_t>(r)].steps[0].order.push_back({BlockId{static_cast<uint32_t>(plan.blocks.size())}, 0, {}});
+    plan.programs[static_cast<size_t>(r)].steps[0].order.push_back(
+        {BlockId{static_cast<uint32_t>(plan.blocks.size())}, 0, {}});
     plan.blocks.push_back(b.take());
   }
   return out;

@@ -117,9 +117,7 @@ TEST(Simulate, WaitsReachBackOverIterationsAndSegments) {
   ASSERT_EQ(s.size(), 11u);
   for (uint32_t i = 0; i < 5; ++i) {
     EXPECT_EQ(s[2 * i].op, 2 * i);
-    if (i >= 2) {
-      EXPECT_EQ(s[2 * i].begin_ps, s[2 * (i - 2) + 1].end_ps) << i;
-    }
+    if (i >= 2) { EXPECT_EQ(s[2 * i].begin_ps, s[2 * (i - 2) + 1].end_ps) << i; }
     EXPECT_GE(s[2 * i + 1].begin_ps, s[2 * i].end_ps);
   }
   EXPECT_EQ(s[10].end_ps, s[9].end_ps + 1);
@@ -131,9 +129,9 @@ TEST(Simulate, SlowdownIsExactForTheOverlappedPart) {
   pricing.slow = 2;
   BlockMaker b("block");
   b.collective(Stream::data, 0, 100, {tail(Stream::compute)});  // 0 .. 100
-  b.compute(30);                       // all beside: 0 .. 60
-  b.compute(50);                       // 20 in 40 beside, 30 alone: 60 .. 130
-  b.compute(10, {on(0)});              // 130 .. 140
+  b.compute(30);                                                // all beside: 0 .. 60
+  b.compute(50);                                                // 20 in 40 beside, 30 alone: 60 .. 130
+  b.compute(10, {on(0)});                                       // 130 .. 140
   const plan::Plan plan = single_plan({{{"dp", 2}}}, {{"dp", {AxisId{0}}, {}}}, b.take());
   EXPECT_EQ(step_time(plan, pricing), 140);
   EXPECT_EQ(step_time(plan, pricing, true), 140);
@@ -255,7 +253,8 @@ TEST(Simulate, StuckPlanNamesEveryStuckRankAndOp) {
   const auto run = simulate(plan, FakePricing(), {});
   ASSERT_FALSE(run.ok());
   const std::string text = to_text(run.errors());
-  EXPECT_THAT(text, testing::HasSubstr("rank 0 and 2 ranks like it: stuck before op 1 'op1' of layer 0 of invocation 0 'first'"));
+  EXPECT_THAT(text, testing::HasSubstr(
+                        "rank 0 and 2 ranks like it: stuck before op 1 'op1' of layer 0 of invocation 0 'first'"));
   EXPECT_THAT(text, testing::HasSubstr("rank 3 and 2 ranks like it"));
   SimulateOptions all;
   all.all_ranks = true;

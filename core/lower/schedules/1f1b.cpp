@@ -38,9 +38,7 @@ Result<Orders> order(const ScheduleInput& in) {
   return orders;
 }
 
-int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) {
-  return std::min(in.micro_batches, in.pipeline - rank);
-}
+int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) { return std::min(in.micro_batches, in.pipeline - rank); }
 
 }  // namespace
 

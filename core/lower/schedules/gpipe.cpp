@@ -18,10 +18,9 @@ namespace {
 Result<Orders> order(const ScheduleInput& in) {
   WT_CHECK(in.pipeline >= 1 && in.chunks >= 1 && in.micro_batches >= 1);
   if (in.chunks != 1)
-    return Diagnostic{
-        "strategy.virtual_stages",
-        fmt::format("is {}, but strategy.schedule gpipe runs one chunk on each rank", in.chunks),
-        "legal: strategy.virtual_stages 1, or strategy.schedule interleaved"};
+    return Diagnostic{"strategy.virtual_stages",
+                      fmt::format("is {}, but strategy.schedule gpipe runs one chunk on each rank", in.chunks),
+                      "legal: strategy.virtual_stages 1, or strategy.schedule interleaved"};
   std::vector<Slot> one;
   one.reserve(static_cast<size_t>(2 * in.micro_batches));
   for (const Pass pass : {Pass::forward, Pass::backward})
@@ -29,9 +28,7 @@ Result<Orders> order(const ScheduleInput& in) {
   return Orders(static_cast<size_t>(in.pipeline), one);
 }
 
-int64_t peak_in_flight(const ScheduleInput& in, int64_t) {
-  return in.micro_batches;
-}
+int64_t peak_in_flight(const ScheduleInput& in, int64_t) { return in.micro_batches; }
 
 }  // namespace
 

@@ -48,22 +48,20 @@ std::string legal_values(int64_t m, int64_t group, int64_t pipeline) {
 
 Result<Orders> order(const ScheduleInput& in) {
   WT_CHECK(in.pipeline >= 1 && in.chunks >= 1 && in.micro_batches >= 1 && in.group_size >= 0);
-  const int64_t p = in.pipeline, v = in.chunks, m = in.micro_batches,
-                group = in.group_size ? in.group_size : p;
+  const int64_t p = in.pipeline, v = in.chunks, m = in.micro_batches, group = in.group_size ? in.group_size : p;
   Diagnostics errors;
   if (v == 1)
     errors.push_back({"strategy.virtual_stages",
                       "is 1, but strategy.schedule interleaved needs several chunks on each rank",
                       "legal: strategy.virtual_stages 2 or more, or strategy.schedule 1f1b"});
   if (p == 1)
-    errors.push_back(
-        {"strategy.pipeline", "is 1, but strategy.schedule interleaved needs several ranks",
-         "legal: strategy.pipeline 2 or more, or strategy.schedule 1f1b with strategy.virtual_stages 1"});
+    errors.push_back({"strategy.pipeline", "is 1, but strategy.schedule interleaved needs several ranks",
+                      "legal: strategy.pipeline 2 or more, or strategy.schedule 1f1b with strategy.virtual_stages 1"});
   else if (in.group_size != 0 && in.group_size < p)
-    errors.push_back({"strategy.group_size",
-                      fmt::format("is {}, less than strategy.pipeline {}: a round must fill the pipeline",
-                                  in.group_size, p),
-                      fmt::format("legal: 0 (the pipeline size) or {} to the number of micro-batches", p)});
+    errors.push_back(
+        {"strategy.group_size",
+         fmt::format("is {}, less than strategy.pipeline {}: a round must fill the pipeline", in.group_size, p),
+         fmt::format("legal: 0 (the pipeline size) or {} to the number of micro-batches", p)});
   else if (m < group)
     errors.push_back({"training.global_batch",
                       fmt::format("gives {} micro-batches, fewer than the {} of one round ({})", m, group,

@@ -43,8 +43,8 @@ std::vector<std::pair<Case, Orders>> accepted() {
 }
 
 std::string name_of(const Case& c) {
-  return fmt::format("{} p={} v={} m={} group={}", c.schedule->name, c.in.pipeline, c.in.chunks,
-                     c.in.micro_batches, c.in.group_size);
+  return fmt::format("{} p={} v={} m={} group={}", c.schedule->name, c.in.pipeline, c.in.chunks, c.in.micro_batches,
+                     c.in.group_size);
 }
 
 /// The oracle: a rank runs its slots in order, a slot starts when its rank is free and its data is there;
@@ -98,8 +98,7 @@ Outcome run(const Case& c, const Orders& orders, double forward, double input, d
   }
   Outcome result;
   for (size_t r = 0; r < orders.size(); ++r) {
-    if (next[r] < orders[r].size())
-      result.stuck = true, result.where += fmt::format(" rank {} at {}", r, next[r]);
+    if (next[r] < orders[r].size()) result.stuck = true, result.where += fmt::format(" rank {} at {}", r, next[r]);
     result.makespan = std::max(result.makespan, free_at[r]);
   }
   return result;
@@ -207,8 +206,7 @@ TEST(Registry, EveryPairRunsForwardOnceThenBackwardOnce) {
     for (const std::vector<Slot>& slots : orders) {
       std::map<std::pair<int32_t, int32_t>, std::string> seen;
       for (const Slot& s : slots) {
-        ASSERT_TRUE(s.chunk >= 0 && s.chunk < c.in.chunks && s.micro_batch >= 0 &&
-                    s.micro_batch < c.in.micro_batches);
+        ASSERT_TRUE(s.chunk >= 0 && s.chunk < c.in.chunks && s.micro_batch >= 0 && s.micro_batch < c.in.micro_batches);
         seen[{s.chunk, s.micro_batch}] += "FBIW"[static_cast<int>(s.pass)];
       }
       ASSERT_EQ(static_cast<int64_t>(seen.size()), c.in.chunks * c.in.micro_batches);
@@ -277,8 +275,7 @@ TEST(Registry, ARefusalSaysWhereWhatAndTheLegalValues) {
 
 std::string text(const std::vector<Slot>& slots) {
   std::string out;
-  for (const Slot& s : slots)
-    out += fmt::format("{}{}.{} ", "FBIW"[static_cast<int>(s.pass)], s.chunk, s.micro_batch);
+  for (const Slot& s : slots) out += fmt::format("{}{}.{} ", "FBIW"[static_cast<int>(s.pass)], s.chunk, s.micro_batch);
   return out;
 }
 
@@ -307,9 +304,8 @@ TEST(Interleaved, IsMegatronsOrder) {
 
 TEST(Interleaved, AShortLastRoundKeepsItsPlace) {
   const Orders o = find_schedule("interleaved")->order({2, 2, 5, 3}).value();
-  EXPECT_EQ(
-      text(o[1]),
-      "F0.0 F0.1 F0.2 F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F0.3 B0.0 F0.4 B0.1 F1.3 B0.2 F1.4 B1.3 B1.4 B0.3 B0.4 ");
+  EXPECT_EQ(text(o[1]),
+            "F0.0 F0.1 F0.2 F1.0 B1.0 F1.1 B1.1 F1.2 B1.2 F0.3 B0.0 F0.4 B0.1 F1.3 B0.2 F1.4 B1.3 B1.4 B0.3 B0.4 ");
 }
 
 TEST(Interleaved, PeaksOfTheFacts) {
@@ -362,12 +358,10 @@ std::string refusal(const char* name, const ScheduleInput& in) {
 
 TEST(Refusals, OneChunkSchedules) {
   for (const char* name : {"gpipe", "1f1b"})
-    EXPECT_EQ(
-        refusal(name, {4, 2, 8}),
-        fmt::format(
-            "strategy.virtual_stages: is 2, but strategy.schedule {} runs one chunk on each rank (legal: "
-            "strategy.virtual_stages 1, or strategy.schedule interleaved)\n",
-            name));
+    EXPECT_EQ(refusal(name, {4, 2, 8}),
+              fmt::format("strategy.virtual_stages: is 2, but strategy.schedule {} runs one chunk on each rank (legal: "
+                          "strategy.virtual_stages 1, or strategy.schedule interleaved)\n",
+                          name));
 }
 
 TEST(Refusals, MicroBatchesThatDoNotFillTheRounds) {
@@ -380,8 +374,7 @@ TEST(Refusals, MicroBatchesThatDoNotFillTheRounds) {
             "(legal: 4 "
             "micro-batches (micro-batches = training.global_batch / (training.micro_batch x data-parallel "
             "size)))\n");
-  EXPECT_THAT(refusal("interleaved", {4, 2, 8, 10}),
-              HasSubstr("(strategy.group_size) (legal: 10 micro-batches"));
+  EXPECT_THAT(refusal("interleaved", {4, 2, 8, 10}), HasSubstr("(strategy.group_size) (legal: 10 micro-batches"));
   EXPECT_THAT(refusal("interleaved", {4, 2, 8, 10}), HasSubstr("or strategy.group_size 8"));
   EXPECT_EQ(refusal("interleaved", {4, 2, 10, 5}), "accepted");
 }

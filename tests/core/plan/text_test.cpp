@@ -29,9 +29,7 @@ std::string lines_with(const std::string& text, std::string_view word) {
 TEST(Print, SmallPlanIsTheKeptText) {
   const std::string path = WT_SOURCE_DIR "/tests/kept/plan_v1.plan";
   const std::string text = print(small_plan());
-  if (std::getenv("WT_UPDATE")) {
-    ASSERT_TRUE(write_file_atomically(path, text).ok());
-  }
+  if (std::getenv("WT_UPDATE")) { ASSERT_TRUE(write_file_atomically(path, text).ok()); }
   const auto kept = read_file(path);
   ASSERT_TRUE(kept.ok());
   EXPECT_EQ(text, kept.value()) << "run with WT_UPDATE=1 and review the difference; a released version never changes";
@@ -67,9 +65,7 @@ std::string printed_order(const std::vector<Invocation>& order) {
   const std::string text = print(p);
   const auto back = parse_plan(text);
   EXPECT_TRUE(back.ok()) << (back.ok() ? "" : to_text(back.errors())) << text;
-  if (back.ok()) {
-    EXPECT_EQ(back.value(), p) << text;
-  }
+  if (back.ok()) { EXPECT_EQ(back.value(), p) << text; }
   const size_t at = text.find("step steady {") + 13;
   return text.substr(at, text.find(" }\n", at) + 2 - at);
 }
