@@ -50,8 +50,11 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
   if (stream != Stream::compute) {
     if (pieces_ > 1)
       block_.waits.push_back({Wait::Kind::piece, index - 1, 0, pieces_});
-    else if (!receives && !copies)
+    else if (!receives && !copies) {
       block_.waits.push_back({Wait::Kind::tail, static_cast<uint32_t>(Stream::compute)});
+      // What the next compute op waits for stands before this one too: no op of the compute stream carries it yet.
+      block_.waits.insert(block_.waits.end(), pending_.begin(), pending_.end());
+    }
   } else {
     // The last writer of each operand, if it is a communication op of this block. Linear search backwards: blocks have
     // a few dozen ops per segment, and an operand is written shortly before it is read.

@@ -43,7 +43,7 @@ class BlockBuilder {
     return op(name, phase, plan::Stream::compute, plan::Body(std::move(c)), reads, writes);
   }
 
-  /// The next compute op waits for these too.
+  /// The next compute op waits for these too, and so do collectives and sends that are issued before it.
   void before_next_compute(plan::Wait wait) { pending_.push_back(wait); }
 
   /// The next op is pipelined with the one before it that it would wait for (Wait::Kind::piece), in `pieces` pieces: a

@@ -231,7 +231,9 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
       l.attention_mask = core("attention_mask", Role::activation, DType::u8, {n.b * n.heads, n.s, n.s});
     }
   }
-  l.residual = make("residual", Role::activation, c.act, {n.rows, n.h});
+  // The sum after attention feeds norm2 and its backward; in a parallel block only the sum after the MLP.
+  const Maker residual{c, suffix, m.parallel_block ? Scope::invocation : scope};
+  l.residual = residual("residual", Role::activation, c.act, {n.rows, n.h});
   if (dropout) {
     l.residual_mask = make("residual_mask", Role::activation, DType::u8, {n.rows, n.h});
     l.output_mask = make("output_mask", Role::activation, DType::u8, {n.rows, n.h});

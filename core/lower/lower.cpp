@@ -23,26 +23,32 @@ class GatherHooks final : public LayerHooks {
  public:
   GatherHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part), next_(part.buckets.size()) {}
 
-  /// Before the embedding: it lies in the last bucket.
+  /// Before the embedding: its tables lie in the last buckets.
   void begin(BlockBuilder& b) {
     dispatch(b);
-    if (part_.embedding) need(b, part_.buckets.size() - 1);
+    const ParameterIds& id = c_.id;
+    if (part_.embedding)
+      need_all(b, [&](const auto& m) {
+        return m.parameter == id.embedding || m.parameter == id.position || m.parameter == id.embedding_gamma ||
+               m.parameter == id.embedding_beta;
+      });
   }
   void before_forward(BlockBuilder& b, int64_t layer, int offset) override {
-    if (part_.split_buckets) need_layer(b, layer);
+    if (part_.split_buckets) need_all(b, [&](const auto& m) { return m.layer == layer; });
     if (c_.narrow()) narrow_layer(b, c_, offset);
-  }
-  void need_layer(BlockBuilder& b, int64_t layer) {
-    size_t lowest = part_.buckets.size();
-    for (size_t i = 0; i < part_.buckets.size(); ++i)
-      for (const auto& m : part_.buckets[i].members)
-        if (m.layer == layer) lowest = std::min(lowest, i);
-    if (lowest < part_.buckets.size()) need(b, lowest);
   }
   void finish(BlockBuilder& b) { need(b, 0); }  // the head reads bucket 0
   void after_backward(BlockBuilder&, int64_t) override {}
 
  private:
+  /// Down to the lowest bucket that holds a wanted parameter.
+  template <class Wanted>
+  void need_all(BlockBuilder& b, Wanted wanted) {
+    for (size_t i = 0; i < part_.buckets.size(); ++i) {
+      const auto& members = part_.buckets[i].members;
+      if (std::any_of(members.begin(), members.end(), wanted)) return need(b, i);
+    }
+  }
   void dispatch(BlockBuilder& b) {
     if (next_ == 0) return;
     --next_;

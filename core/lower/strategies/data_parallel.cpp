@@ -103,10 +103,17 @@ void make_buckets(Context& c, ChunkPart& part) {
   std::reverse(order.begin(), order.end());  // gradients become ready from the loss backwards
 
   std::vector<ChunkPart::Bucket>& buckets = part.buckets;
+  // The two copies of a tied table meet after the reduce-scatter: alone in a bucket, both are cut in the same pieces
+  // (Megatron's shared_embedding rule).
+  auto alone = [&](int parameter) {
+    return c.strategy().data_parallel == DataParallel::distributed_optimizer && c.embedding.valid() &&
+           (parameter == c.id.embedding || parameter == c.id.head);
+  };
   bool open = false;
   double size = 0;
   for (const auto& [parameter, layer] : order) {
     const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
+    if (alone(parameter)) open = false;
     const double units = static_cast<double>(q.elements * rule.unit);
     const double limit = buckets.size() <= 1 ? rule.first_limit : rule.limit;
     if (open && rule.close_before && size + units > limit) open = false;
@@ -121,7 +128,7 @@ void make_buckets(Context& c, ChunkPart& part) {
     bucket.elements += q.elements;
     size += units;
     const double close_at = buckets.size() <= 1 ? rule.first_limit : rule.limit;
-    if (!rule.close_before && size >= close_at) open = false;
+    if ((!rule.close_before && size >= close_at) || alone(parameter)) open = false;
   }
 
   plan::Part& out = c.plan.parts[part.id.v];
