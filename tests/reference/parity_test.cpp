@@ -1,0 +1,294 @@
+// The same model trained under every strategy gives the loss of one rank, step by step, and the same weights after.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "core/lower/lower.hpp"
+#include "core/lower/schedule.hpp"
+#include "core/plan/plan_io.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/reference/tiny.hpp"
+
+namespace wt::reference {
+namespace {
+
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::pair<std::string, int64_t>, std::vector<double>> weights;
+};
+
+constexpr int kSteps = 5;
+
+Trained train(const JobSpec& job, uint64_t order_seed) {
+  const auto lowered = lower::lower(job);
+  if (!lowered.ok()) throw Fault(to_text(lowered.errors()));
+  const auto valid = plan::validate(lowered.value());
+  if (!valid.ok()) throw Fault(to_text(valid.errors()));
+  Reference run(lowered.value(), {order_seed, 1e-2});
+  Trained t;
+  for (int i = 0; i < kSteps; ++i) t.losses.push_back(run.step());
+  for (const auto& [name, layer] : run.weights())
+    t.weights[{name, layer}] = run.weight(name, layer, job.strategy.overlap_param_gather);
+  return t;
+}
+
+struct Variant {
+  const char* name;
+  std::function<void(JobSpec&)> change;
+};
+
+const Variant kModels[] = {
+    {"gpt", [](JobSpec&) {}},
+    {"gpt_untied", [](JobSpec& j) { j.model.tied_embeddings = false; }},
+    {"llama", [](JobSpec& j) { make_llama(j); }},
+    {"llama_tied",
+     [](JobSpec& j) {
+       make_llama(j);
+       j.model.tied_embeddings = true;
+     }},
+    {"llama_biased",
+     [](JobSpec& j) {
+       make_llama(j);
+       j.model.attention_bias = j.model.mlp_bias = j.model.output_bias = true;
+       j.model.head_bias = true;
+     }},
+    {"parallel_block", [](JobSpec& j) { j.model.parallel_block = true; }},
+    {"parallel_one_norm",
+     [](JobSpec& j) {
+       j.model.parallel_block = true;
+       j.model.norms_per_layer = 1;
+       j.model.position = Position::rotary;
+     }},
+    {"qk_norm",
+     [](JobSpec& j) {
+       make_llama(j);
+       j.model.qk_norm = true;
+     }},
+    {"embedding_norm", [](JobSpec& j) { j.model.embedding_norm = true; }},
+    {"no_final_norm", [](JobSpec& j) { j.model.final_norm = false; }},
+    {"bidirectional", [](JobSpec& j) { j.model.causal = false; }},
+    {"windowed",
+     [](JobSpec& j) {
+       make_llama(j);
+       j.model.sliding_window = 5;
+     }},
+    {"sgd", [](JobSpec& j) { j.training.optimizer = OptimizerKind::sgd; }},
+    {"unclipped", [](JobSpec& j) { j.training.gradient_clipping = 0; }},
+    {"tight_clip", [](JobSpec& j) { j.training.gradient_clipping = 0.01; }},
+    {"mixed",
+     [](JobSpec& j) {
+       j.training.param_dtype = j.training.compute_dtype = DType::bf16;
+       j.training.master_weights = true;
+     }},
+    {"mixed_bf16_gradients",
+     [](JobSpec& j) {
+       j.training.param_dtype = j.training.compute_dtype = DType::bf16;
+       j.training.master_weights = true;
+       j.strategy.gradient_dtype = DType::bf16;
+     }},
+};
+
+void cut(JobSpec& j, int64_t tensor, int64_t pipeline, int64_t data) {
+  j.strategy.tensor = tensor;
+  j.strategy.pipeline = pipeline;
+  j.cluster.nodes = tensor * pipeline * data;
+}
+
+const Variant kStrategies[] = {
+    {"tp2", [](JobSpec& j) { cut(j, 2, 1, 1); }},
+    {"tp2_sp",
+     [](JobSpec& j) {
+       cut(j, 2, 1, 1);
+       j.strategy.sequence_parallel = true;
+     }},
+    {"tp2_sp_overlap",
+     [](JobSpec& j) {
+       cut(j, 2, 1, 1);
+       j.strategy.sequence_parallel = j.strategy.tensor_overlap = true;
+     }},
+    {"tp2_sync",
+     [](JobSpec& j) {
+       cut(j, 2, 1, 1);
+       j.strategy.sequence_parallel = true;
+       j.strategy.tensor_async_backward = false;
+     }},
+    {"pp2_1f1b", [](JobSpec& j) { cut(j, 1, 2, 1); }},
+    {"pp2_gpipe",
+     [](JobSpec& j) {
+       cut(j, 1, 2, 1);
+       j.strategy.schedule = "gpipe";
+     }},
+    {"pp4_1f1b", [](JobSpec& j) { cut(j, 1, 4, 1); }},
+    {"pp2_interleaved",
+     [](JobSpec& j) {
+       cut(j, 1, 2, 1);
+       j.strategy.schedule = "interleaved";
+       j.strategy.virtual_stages = 2;
+     }},
+    {"pp2_interleaved_blocking",
+     [](JobSpec& j) {
+       cut(j, 1, 2, 1);
+       j.strategy.schedule = "interleaved";
+       j.strategy.virtual_stages = 2;
+       j.strategy.overlap_p2p = false;
+     }},
+    {"dp2_ddp",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.ddp_bucket = {20000};
+       j.strategy.ddp_first_bucket = {1000};
+     }},
+    {"dp2_megatron",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.data_parallel = DataParallel::megatron;
+     }},
+    {"dp4_megatron_overlap",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 4);
+       j.strategy.data_parallel = DataParallel::megatron;
+       j.strategy.overlap_grad_reduce = true;
+       j.strategy.bucket_elements = 5000;
+     }},
+    {"dp2_distributed",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.data_parallel = DataParallel::distributed_optimizer;
+     }},
+    {"dp4_distributed_overlap",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 4);
+       j.strategy.data_parallel = DataParallel::distributed_optimizer;
+       j.strategy.overlap_grad_reduce = j.strategy.overlap_param_gather = true;
+       j.strategy.bucket_elements = 5000;
+     }},
+    {"dp2_zero1",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.data_parallel = DataParallel::zero1;
+       j.strategy.bucket_elements = 7000;
+     }},
+    {"recompute_selective",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.strategy.recompute.kind = RecomputeKind::selective;
+     }},
+    {"recompute_full",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.strategy.recompute.kind = RecomputeKind::full;
+     }},
+    {"recompute_full_2",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::uniform, 3};
+     }},
+    {"recompute_block",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::block, 1};
+     }},
+    {"unfused_attention",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.strategy.attention = AttentionKernel::unfused;
+     }},
+    {"unfused_selective_tp2",
+     [](JobSpec& j) {
+       cut(j, 2, 1, 1);
+       j.strategy.attention = AttentionKernel::unfused;
+       j.strategy.recompute.kind = RecomputeKind::selective;
+       j.strategy.sequence_parallel = true;
+     }},
+    {"unfused_kernels",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.training.fused_kernels = false;
+       j.training.gradient_fusion = false;
+     }},
+    {"padded_vocabulary",
+     [](JobSpec& j) {
+       cut(j, 2, 1, 1);
+       j.training.vocab_multiple = 16;
+     }},
+    {"micro_batch_2",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.training.micro_batch = 2;
+     }},
+    {"micro_batch_2_tp2_sp_pp2",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 1);
+       j.training.micro_batch = 2;
+       j.strategy.sequence_parallel = true;
+     }},
+    {"3d_ddp",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 2);
+       j.strategy.sequence_parallel = true;
+       j.strategy.ddp_bucket = {20000};
+       j.strategy.ddp_first_bucket = {1000};
+     }},
+    {"3d_distributed",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 2);
+       j.strategy.sequence_parallel = true;
+       j.strategy.data_parallel = DataParallel::distributed_optimizer;
+     }},
+    {"3d_distributed_overlap",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 2);
+       j.strategy.sequence_parallel = true;
+       j.strategy.data_parallel = DataParallel::distributed_optimizer;
+       j.strategy.overlap_grad_reduce = j.strategy.overlap_param_gather = true;
+       j.strategy.bucket_elements = 5000;
+       j.strategy.schedule = "interleaved";
+       j.strategy.virtual_stages = 2;
+       j.strategy.recompute.kind = RecomputeKind::selective;
+     }},
+    {"3d_zero1",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 2);
+       j.strategy.data_parallel = DataParallel::zero1;
+       j.strategy.bucket_elements = 7000;
+       j.strategy.recompute.kind = RecomputeKind::full;
+     }},
+};
+
+class Parity : public testing::TestWithParam<std::tuple<Variant, Variant>> {};
+
+TEST_P(Parity, LossAndWeightsAreThoseOfOneRank) {
+  const auto& [model, strategy] = GetParam();
+  JobSpec one = tiny_job();
+  model.change(one);
+  JobSpec many = one;
+  strategy.change(many);
+  const auto refused = lower::lower(many);
+  if (!refused.ok()) GTEST_SKIP() << to_text(refused.errors());
+  try {
+    const Trained a = train(one, 1), b = train(many, 2);
+    for (size_t i = 0; i < kSteps; ++i) {
+      ASSERT_TRUE(std::isfinite(a.losses[i]));
+      EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
+    }
+    EXPECT_LT(a.losses.back(), a.losses.front() + 0.5);
+    ASSERT_EQ(a.weights.size(), b.weights.size());
+    for (const auto& [id, x] : a.weights) {
+      const auto& y = b.weights.at(id);
+      // The vocabulary may be padded to different sizes: padding lies at the end and is never updated.
+      double worst = 0;
+      for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
+      EXPECT_LT(worst, 1e-7) << id.first << " layer " << id.second;
+    }
+  } catch (const Fault& f) { FAIL() << f.what(); }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Parity, testing::Combine(testing::ValuesIn(kModels), testing::ValuesIn(kStrategies)),
+                         [](const auto& c) {
+                           return fmt::format("{}_{}", std::get<0>(c.param).name, std::get<1>(c.param).name);
+                         });
+
+}  // namespace
+}  // namespace wt::reference
