@@ -1,2 +1,33 @@
-// The command line, thin: parses words, calls the libraries, prints.
-int main() { return 0; }
+// The command line, thin: parses words, calls the libraries, prints. Commands register themselves (command.hpp).
+#include <csignal>
+
+#include "apps/command.hpp"
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is seen as EPIPE by write_out, not as a killed process
+  wt::apps::set_command_line(argc, argv);
+  CLI::App app{
+      "Windtunnel predicts what a cluster does with a large-model training job, before it is bought.\n"
+      "Names of built-in models and clusters are accepted where a file is; every number can be overridden with --set."};
+  app.name("windtunnel");
+  app.set_version_flag("--version", "windtunnel " WT_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough(false);
+  app.failure_message(CLI::FailureMessage::simple);
+  app.footer(
+      "Examples:\n"
+      "  windtunnel simulate examples/llama3-70b-1024-h100.yaml\n"
+      "  windtunnel simulate job.yaml --set strategy.tensor=4 --nodes 64 --json\n"
+      "  windtunnel audit --flops 3e24 --days 90 --gpu h100 --mfu 0.40\n"
+      "Exit codes: 0 fine; 1 our fault; 2 your input; 3 does not fit or illegal strategy; 4 a machine fault.");
+  int exit = wt::apps::kOk;
+  for (const wt::apps::Command& c : wt::apps::commands()) c.add(app, exit);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? wt::apps::kOk : wt::apps::kBadInput;
+  } catch (const std::exception& e) {
+    return wt::apps::fail({{"internal", e.what(), "please report this"}}, wt::apps::kOurFault);
+  }
+  return exit;
+}

@@ -1,0 +1,106 @@
+#include "apps/command.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "core/base/text.hpp"
+#include "core/spec/data_dir.hpp"
+#include "core/spec/read.hpp"
+
+namespace wt::apps {
+
+namespace {
+std::vector<Command>& registered() {
+  static std::vector<Command> list;  // filled before main
+  return list;
+}
+std::string& command_line_text() {
+  static std::string text;
+  return text;
+}
+}  // namespace
+
+Register::Register(int place, std::function<void(CLI::App&, int&)> add) {
+  registered().push_back({place, std::move(add)});
+}
+
+std::vector<Command> commands() {
+  std::vector<Command> list = registered();
+  std::stable_sort(list.begin(), list.end(), [](const Command& a, const Command& b) { return a.place < b.place; });
+  return list;
+}
+
+int fail(const Diagnostics& errors, int code) {
+  for (const Diagnostic& e : errors) {
+    std::string line = to_text(Diagnostics{e});
+    if (line.empty() || line.back() != '\n') line += '\n';
+    fmt::print(stderr, "windtunnel: {}", line);
+  }
+  return code;
+}
+
+int write_out(std::string_view text) {
+  const bool wrote = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (wrote || errno == EPIPE) return kOk;
+  return fail({{"standard output", fmt::format("cannot write: {}", std::strerror(errno)), ""}}, kMachineFault);
+}
+
+const std::string& command_line() { return command_line_text(); }
+
+void set_command_line(int argc, char** argv) {
+  std::string text = "windtunnel";
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const bool plain = !word.empty() && word.find_first_of(" \t\"'\\$") == std::string_view::npos;
+    text += plain ? fmt::format(" {}", word) : fmt::format(" '{}'", word);
+  }
+  command_line_text() = std::move(text);
+}
+
+void JobOptions::add_to(CLI::App& app, bool required) {
+  auto* job = app.add_option("JOB", path, "job file (YAML): model, cluster, strategy, training");
+  if (required) job->required();
+  app.add_option("--set", set,
+                 "replace a key: strategy.tensor=4, training.global_batch=512, cluster.nodes=16; may repeat")
+      ->expected(1)
+      ->take_all()
+      ->type_name("KEY=VALUE");
+  app.add_option("--cluster", cluster, "another cluster: a built-in name (see `windtunnel clusters`) or a file")
+      ->type_name("NAME|FILE");
+  app.add_option("--nodes", nodes, "number of nodes")->check(CLI::PositiveNumber)->type_name("N");
+}
+
+Result<JobSpec> JobOptions::load() const {
+  std::vector<std::string> overrides;
+  if (!cluster.empty()) overrides.push_back("cluster=" + cluster);
+  if (nodes > 0) overrides.push_back(fmt::format("cluster.nodes={}", nodes));
+  overrides.insert(overrides.end(), set.begin(), set.end());
+  return read_job(path, overrides);
+}
+
+Result<DeviceSpec> find_device(const std::string& name) {
+  const std::vector<std::string> all = list_devices();
+  std::string wanted;
+  for (char c : name) wanted += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (std::find(all.begin(), all.end(), wanted) != all.end()) return read_device(wanted);
+  // The SXM form is what is meant by "h100".
+  std::optional<std::string> best;
+  for (const std::string& candidate : all) {
+    if (!candidate.starts_with(wanted) || wanted.empty()) continue;
+    if (candidate.size() > wanted.size() && std::isalnum(static_cast<unsigned char>(candidate[wanted.size()])))
+      continue;
+    const bool sxm = candidate.find("sxm") != std::string::npos;
+    const bool best_sxm = best && best->find("sxm") != std::string::npos;
+    if (!best || (sxm && !best_sxm)) best = candidate;
+  }
+  if (best) return read_device(*best);
+  if (name.find('/') != std::string::npos || name.find('.') != std::string::npos) return read_device(name);
+  const std::vector<std::string_view> views(all.begin(), all.end());
+  return Diagnostic{"--gpu", fmt::format("no device '{}'", name), suggest(wanted, views)};
+}
+
+}  // namespace wt::apps

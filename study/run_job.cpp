@@ -1,0 +1,164 @@
+#include "study/run_job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/base/text.hpp"
+#include "core/lower/lower.hpp"
+#include "core/plan/plan_io.hpp"
+
+namespace wt::study {
+
+namespace {
+
+/// Spans go to memory (of chosen ranks, or all) and on to another sink.
+class Tee final : public trace::Sink {
+ public:
+  Tee(trace::MemorySink* memory, trace::Sink* other, std::set<uint32_t> only)
+      : memory_(memory), other_(other), only_(std::move(only)) {}
+  void spans(uint32_t rank, uint32_t step, std::span<const trace::Span> s) override {
+    if (memory_ && (only_.empty() || only_.contains(rank))) memory_->spans(rank, step, s);
+    if (other_) other_->spans(rank, step, s);
+  }
+  void sample(const trace::Sample& s) override {
+    if (memory_) memory_->sample(s);
+    if (other_) other_->sample(s);
+  }
+
+ private:
+  trace::MemorySink* memory_;
+  trace::Sink* other_;
+  std::set<uint32_t> only_;
+};
+
+/// The slowest rank of each pipeline stage: those that the report looks at.
+std::set<uint32_t> ranks_to_keep(const plan::Plan& plan, const sim::RunSummary& run) {
+  const auto pp = plan.mesh.find("pp");
+  std::map<int64_t, const sim::RankTime*> slowest;
+  for (const sim::RankTime& t : run.rank_times) {
+    const sim::RankTime*& s = slowest[pp ? plan.mesh.coordinate(RankId{t.rank}, *pp) : 0];
+    if (!s || t.end > s->end) s = &t;
+  }
+  std::set<uint32_t> keep;
+  for (const auto& [stage, t] : slowest) keep.insert(t->rank);
+  return keep;
+}
+
+std::vector<std::string> warnings_of(const JobResult& r) {
+  std::vector<std::string> out = r.job.warnings;
+  const StrategySpec& s = r.job.strategy;
+  const ClusterSpec& c = r.job.cluster;
+  const auto& m = r.report.memory;
+  if (!m.stages.empty()) {
+    const auto& stage = m.stages[m.peak_stage];
+    const double share = static_cast<double>(stage.reserved.n) / static_cast<double>(m.capacity.n);
+    if (share > 0.92 && share <= 1.03)
+      out.push_back(fmt::format("{:.0f} % of the device memory is in use: runs above 92 % fail at times", share * 100));
+  }
+  if (c.node.host_memory.n > 0 && m.host_gib_per_node > c.node.host_memory.gib())
+    out.push_back(fmt::format("host memory: {:.0f} GiB needed on a node of {:.0f} GiB when a checkpoint is staged there",
+                              m.host_gib_per_node, c.node.host_memory.gib()));
+  const int64_t domain = c.node.scale_up.domain > 0 ? c.node.scale_up.domain : c.node.devices;
+  if (s.tensor > domain)
+    out.push_back(fmt::format("tensor = {} crosses the {} devices that NVLink joins: its collectives use the network",
+                              s.tensor, domain));
+  const double bubble = r.report.bubble_fraction;
+  if (s.pipeline > 1 && bubble > 0.15)
+    out.push_back(fmt::format("pipeline bubble {:.0f} %: {} micro-batches for {} stages; a global batch of {} or more "
+                              "virtual stages make it smaller",
+                              bubble * 100, r.plan.micro_batches, s.pipeline, 2 * r.job.training.global_batch));
+  if (r.report.mfu > 0.85)
+    out.push_back(fmt::format("MFU {:.0f} % is above anything published: check the cluster's numbers", r.report.mfu * 100));
+  return out;
+}
+
+std::vector<std::string> assumptions_of(const JobResult& r) {
+  std::vector<std::string> out = r.plan.assumptions;
+  const DeviceSpec& d = r.job.cluster.device;
+  if (d.kernels.empty()) out.push_back(fmt::format("kernel times: roofline of {}; no measured curves for it", d.name));
+  if (r.job.training.fragmentation == 0)
+    out.push_back("memory: nothing is lost to fragmentation of the allocator (training.fragmentation)");
+  if (!r.report.memory.stages.empty()) {
+    const auto& s = r.report.memory.stages[r.report.memory.peak_stage];
+    out.push_back(fmt::format("memory: {} for the CUDA context, {} for {} communicators (NCCL's default buffers)",
+                              to_text(s.context), to_text(s.communicators), s.communicator_count));
+  }
+  out.push_back("network: transfers of different groups do not slow each other down");
+  return out;
+}
+
+}  // namespace
+
+Result<JobResult> run_job(const JobSpec& job, const RunOptions& options) {
+  auto plan = lower::lower(job);
+  if (!plan) return plan.errors();
+  return run_job(job, std::move(plan.value()), options);
+}
+
+Result<JobResult> run_job(const JobSpec& job, plan::Plan plan, const RunOptions& options) {
+  std::optional<sim::Models> own;
+  if (!options.models) {
+    auto loaded = sim::load_models(job.cluster);
+    if (!loaded) return loaded.errors();
+    own = std::move(loaded.value());
+  }
+  const sim::Models& models = options.models ? *options.models : *own;
+
+  JobResult r;
+  r.job = job;
+  r.plan = std::move(plan);
+  if (r.job.strategy.data == 0) r.job.strategy.data = r.plan.mesh.size("dp");
+  r.plan_digest = plan::digest(r.plan);
+
+  sim::SimulateOptions simulate;
+  simulate.all_ranks = options.all_ranks;
+  const bool in_memory = options.breakdown || options.keep_trace;
+  std::set<uint32_t> only;
+  constexpr int64_t kManyRanks = 256;
+  if (options.all_ranks && !options.keep_trace && in_memory && r.plan.mesh.ranks() > kManyRanks) {
+    // All spans would not fit in memory: a first run without a trace tells which ranks matter.
+    auto first = sim::simulate(r.plan, job.cluster, job.training, models, simulate);
+    if (!first) return first.errors();
+    only = ranks_to_keep(r.plan, first.value());
+  }
+  trace::MemorySink memory;
+  Tee tee(in_memory ? &memory : nullptr, options.sink, std::move(only));
+  if (in_memory || options.sink) simulate.sink = &tee;
+  auto run = sim::simulate(r.plan, job.cluster, job.training, models, simulate);
+  if (!run) return run.errors();
+  r.run = std::move(run.value());
+
+  if (in_memory) {
+    trace::Trace trace = memory.take(trace_meta(r, "", ""), "");
+    if (options.breakdown) {
+      auto report = report::step_report(r.job, r.plan, trace, options.formula);
+      if (!report) return report.errors();
+      r.report = std::move(report.value());
+    }
+    if (options.keep_trace) r.trace = std::move(trace);
+  }
+  if (!options.breakdown) {
+    r.report = report::step_rates(r.job, r.plan, r.run.step_time, options.formula);
+    r.report.critical_rank = r.run.critical_rank;
+  }
+  r.warnings = warnings_of(r);
+  r.assumptions = assumptions_of(r);
+  return r;
+}
+
+trace::Meta trace_meta(const JobResult& r, std::string code_version, std::string command) {
+  trace::Meta meta;
+  meta.producer = trace::Producer::simulated;
+  meta.plan_digest = r.plan_digest;
+  meta.cluster = r.job.cluster.name;
+  meta.code_version = std::move(code_version);
+  meta.command = std::move(command);
+  meta.seed = r.job.training.seed;
+  meta.ranks = r.run.folded;
+  return meta;
+}
+
+}  // namespace wt::study
