@@ -89,7 +89,8 @@ int audit(const Options& o) {
   answer(fmt::format("GPU-hours: {}", with_commas(static_cast<int64_t>(std::llround(gpus * days * 24)))));
 
   // The factor two of 2:4 sparsity is the commonest fault of such sheets.
-  const bool has_sparsity = device.value().generation >= GpuGeneration::ampere && device.value().vendor == "NVIDIA";
+  const bool has_sparsity = device.value().generation >= GpuGeneration::ampere &&
+                            (device.value().vendor == "nvidia" || device.value().vendor == "NVIDIA");
   if (has_sparsity) {
     if (o.gpus == 0) {
       const double claimed = 0.552;  // 1.38 times 0.40: an MFU that only appears beside a sparse peak in such sheets
