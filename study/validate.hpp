@@ -27,6 +27,8 @@ struct Prediction {
 };
 /// Called from several threads at once.
 using Predict = std::function<Result<Prediction>(const JobSpec&)>;
+/// One step of the job, simulated; models of clusters are kept for the next call.
+Predict predict_by_simulation();
 
 struct ValidateOptions {
   std::string group, tier;                                  // empty: all

@@ -93,14 +93,14 @@ std::string table(const std::vector<std::vector<std::string>>& rows, bool markdo
     for (size_t c = 0; c < rows[r].size(); ++c) {
       const std::string cell =
           c == 0 ? fmt::format("{:<{}}", rows[r][c], width[c]) : fmt::format("{:>{}}", rows[r][c], width[c]);
-      line += markdown ? " " + cell + " |" : (c ? "  " : "") + cell;
+      line += markdown ? fmt::format(" {} |", cell) : fmt::format("{}{}", c ? "  " : "", cell);
     }
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += line + "\n";
     if (markdown && r == 0) {
       out += "|";
       for (size_t c = 0; c < rows[r].size(); ++c)
-        out += (c ? " " : " ") + std::string(width[c] - (c ? 1 : 0), '-') + (c ? ": |" : " |");
+        out += c ? fmt::format(" {:->{}}: |", "", width[c] - 1) : fmt::format(" {:->{}} |", "", width[c]);
       out += "\n";
     }
   }
