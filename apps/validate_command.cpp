@@ -1,4 +1,5 @@
 // windtunnel validate: predictions beside published runs, every row, and the errors in sum.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -6,7 +7,6 @@
 
 #include "apps/command.hpp"
 #include "core/base/file.hpp"
-#include "study/run_job.hpp"
 #include "study/validate.hpp"
 
 namespace wt::apps {
@@ -17,29 +17,27 @@ std::atomic<bool> interrupted{false};
 
 struct Options {
   std::vector<std::string> files;
-  std::string group, tier, ids;
+  std::string group, tier, ids, job;
   unsigned threads = 0;
   bool json = false, markdown = false;
 };
 
-Result<study::Prediction> predict(const JobSpec& job) {
-  auto run = study::run_job(job);
-  if (!run) return run.errors();
-  const auto& r = run.value();
-  const auto& memory = r.report.memory;
-  study::Prediction p;
-  p.step_time_s = r.report.step_time.seconds();
-  p.fits = memory.fits;
-  p.context_gib = job.cluster.device.context_memory.gib();
-  if (!memory.stages.empty()) {
-    p.peak_gib = memory.stages[memory.peak_stage].peak.gib();
-    p.reserved_gib = memory.stages[memory.peak_stage].reserved.gib();
-  }
-  const auto& t = r.report.time;
-  p.time_s = {
-      {"compute", t.compute}, {"tensor", t.exposed_tensor}, {"data", t.exposed_data}, {"pipeline", t.exposed_pipeline},
-      {"bubble", t.bubble},   {"optimizer", t.optimizer},   {"host", t.host},         {"other", t.other}};
-  return p;
+/// The jobs that a row stands for, to be run one by one.
+int print_jobs(const std::vector<study::CaseFile>& files, const study::ValidateData& data, const std::string& id) {
+  for (const study::CaseFile& file : files)
+    for (const study::Case& row : file.cases) {
+      if (row.id != id) continue;
+      const study::Mapping mapping = study::map_case(row, data);
+      std::string text;
+      for (const std::string& a : mapping.assumptions) text += fmt::format("# {}\n", a);
+      if (!mapping.skip.empty()) text += fmt::format("# skipped: {}\n", mapping.skip);
+      for (const study::Candidate& c : mapping.candidates) {
+        if (mapping.candidates.size() > 1) text += fmt::format("---\n# {}\n", c.label);
+        text += c.job;
+      }
+      return write_out(text);
+    }
+  return fail({{"--job", fmt::format("no row has the id '{}'", id), ""}}, kBadInput);
 }
 
 int validate(const Options& o) {
@@ -69,6 +67,7 @@ int validate(const Options& o) {
   if (!faults.empty()) return fail(faults, kBadInput);
   auto data = study::ValidateData::load();
   if (!data) return fail(data.errors(), kBadInput);
+  if (!o.job.empty()) return print_jobs(files, data.value(), o.job);
 
   if (isatty(STDERR_FILENO))
     options.progress = [](size_t done, size_t total) {
@@ -76,7 +75,7 @@ int validate(const Options& o) {
     };
   std::signal(SIGINT, [](int) { interrupted = true; });  // the rows that are done are still printed
   options.stop = &interrupted;
-  auto v = study::validate(files, data.value(), predict, options);
+  auto v = study::validate(files, data.value(), study::predict_by_simulation(), options);
   if (!v) return fail(v.errors(), kBadInput);
   return write_out(o.json       ? study::print_json(v.value())
                    : o.markdown ? study::print_markdown(v.value())
@@ -95,6 +94,13 @@ const Register registration(60, [](CLI::App& parent, int& exit) {
   app->add_option("--threads", o->threads, "rows predicted at once (default: one for each core)");
   auto* json = app->add_flag("--json", o->json, "rows and summary as JSON");
   app->add_flag("--markdown", o->markdown, "the page docs/validation.md")->excludes(json);
+  app->add_option("--job", o->job, "print the jobs that this row stands for, as files for `simulate`, and stop")
+      ->type_name("ID");
+  app->footer(
+      "Examples:\n"
+      "  windtunnel validate published_runs.yaml --tier A\n"
+      "  windtunnel validate published_runs.yaml published_oom.yaml --json\n"
+      "  windtunnel validate published_runs.yaml --job korthikanti-gpt22-full");
   app->callback([o, &exit] { exit = validate(*o); });
 });
 

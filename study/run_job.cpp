@@ -59,19 +59,22 @@ std::vector<std::string> warnings_of(const JobResult& r) {
       out.push_back(fmt::format("{:.0f} % of the device memory is in use: runs above 92 % fail at times", share * 100));
   }
   if (c.node.host_memory.n > 0 && m.host_gib_per_node > c.node.host_memory.gib())
-    out.push_back(fmt::format("host memory: {:.0f} GiB needed on a node of {:.0f} GiB when a checkpoint is staged there",
-                              m.host_gib_per_node, c.node.host_memory.gib()));
+    out.push_back(
+        fmt::format("host memory: {:.0f} GiB needed on a node of {:.0f} GiB when a checkpoint is staged there",
+                    m.host_gib_per_node, c.node.host_memory.gib()));
   const int64_t domain = c.node.scale_up.domain > 0 ? c.node.scale_up.domain : c.node.devices;
   if (s.tensor > domain)
     out.push_back(fmt::format("tensor = {} crosses the {} devices that NVLink joins: its collectives use the network",
                               s.tensor, domain));
   const double bubble = r.report.bubble_fraction;
   if (s.pipeline > 1 && bubble > 0.15)
-    out.push_back(fmt::format("pipeline bubble {:.0f} %: {} micro-batches for {} stages; a global batch of {} or more "
-                              "virtual stages make it smaller",
-                              bubble * 100, r.plan.micro_batches, s.pipeline, 2 * r.job.training.global_batch));
+    out.push_back(
+        fmt::format("pipeline bubble {:.0f} %: {} micro-batches for {} stages; a global batch of {} or more "
+                    "virtual stages make it smaller",
+                    bubble * 100, r.plan.micro_batches, s.pipeline, 2 * r.job.training.global_batch));
   if (r.report.mfu > 0.85)
-    out.push_back(fmt::format("MFU {:.0f} % is above anything published: check the cluster's numbers", r.report.mfu * 100));
+    out.push_back(
+        fmt::format("MFU {:.0f} % is above anything published: check the cluster's numbers", r.report.mfu * 100));
   return out;
 }
 

@@ -1,0 +1,42 @@
+// Every schedule of the registry runs in the simulator, with and without overlap of its messages: the dry run of the
+// plan is more patient than an engine that resolves waits in the order of issue.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "core/lower/schedule.hpp"
+#include "core/spec/read.hpp"
+#include "study/run_job.hpp"
+
+namespace wt::study {
+namespace {
+
+TEST(Schedules, EveryOneIsSimulated) {
+  int ran = 0;
+  for (const lower::Schedule* schedule : lower::all_schedules())
+    for (const int64_t pipeline : {2, 4, 8})
+      for (const int64_t chunks : {1, 2, 3})
+        for (const char* overlap : {"false", "true"}) {
+          const std::string overrides[] = {
+              "model.layers=48",
+              fmt::format("strategy.pipeline={}", pipeline),
+              "strategy.tensor=1",
+              fmt::format("strategy.virtual_stages={}", chunks),
+              fmt::format("strategy.schedule={}", schedule->name),
+              "training.global_batch=24",
+              fmt::format("strategy.overlap_p2p={}", overlap),
+          };
+          auto job = read_job(WT_SOURCE_DIR "/examples/tiny-gpt.yaml", overrides);
+          ASSERT_TRUE(job) << to_text(job.errors());
+          if (!schedule->order({pipeline, chunks, 3 * pipeline})) continue;
+          const auto result = run_job(job.value());
+          ASSERT_TRUE(result) << schedule->name << " p=" << pipeline << " v=" << chunks << " overlap=" << overlap
+                              << "\n"
+                              << to_text(result.errors()).substr(0, 300);
+          EXPECT_GT(result.value().run.step_time.seconds(), 0);
+          ++ran;
+        }
+  EXPECT_GE(ran, 18);
+}
+
+}  // namespace
+}  // namespace wt::study
