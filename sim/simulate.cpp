@@ -9,7 +9,11 @@ namespace {
 class ModelPricing final : public Pricing {
  public:
   ModelPricing(const ClusterSpec& cluster, const TrainingSpec& training, const Models& models)
-      : cluster_(cluster), models_(models), issue_(models.compute.host_issue(training)) {}
+      : cluster_(cluster),
+        training_(training),
+        models_(models),
+        issue_(models.compute.host_issue(training)),
+        transfer_issue_(training.host_issue > Time() ? issue_ : models.compute.host_issue_collective(training)) {}
 
   Time compute(const plan::Compute& op) const override { return models_.compute.estimate(op).time; }
 
@@ -46,7 +50,9 @@ class ModelPricing final : public Pricing {
   }
   Time device_gap() const override { return models_.compute.device_gap(); }
   Time kernel_issue() const override { return issue_; }
-  Time transfer_issue() const override { return issue_; }
+  Time transfer_issue() const override { return transfer_issue_; }
+  Time operator_issue(plan::Phase phase) const override { return models_.compute.host_operator(training_, phase); }
+  Time checkpoint_issue() const override { return models_.compute.host_checkpoint(training_); }
   MachineCells cells() const override {
     const NodeSpec& node = cluster_.node;
     return {node.devices, node.scale_up.domain ? node.scale_up.domain : node.devices,
@@ -55,8 +61,9 @@ class ModelPricing final : public Pricing {
 
  private:
   const ClusterSpec& cluster_;
+  const TrainingSpec& training_;
   const Models& models_;
-  Time issue_;
+  Time issue_, transfer_issue_;
 };
 
 }  // namespace

@@ -239,6 +239,21 @@ Time ComputeCost::host_issue(const TrainingSpec& training) const {
   return Time::from_seconds(profile_of(impl_->hosts, training.host_profile).kernel_seconds);
 }
 
+Time ComputeCost::host_operator(const TrainingSpec& training, plan::Phase phase) const {
+  if (training.host_issue > Time()) return {};
+  const HostProfile& host = profile_of(impl_->hosts, training.host_profile);
+  switch (phase) {
+    case plan::Phase::forward: case plan::Phase::recompute: return Time::from_seconds(host.forward_seconds);
+    case plan::Phase::backward_input: case plan::Phase::backward_weight: return Time::from_seconds(host.backward_seconds);
+    default: return {};
+  }
+}
+
+Time ComputeCost::host_checkpoint(const TrainingSpec& training) const {
+  if (training.host_issue > Time()) return {};
+  return Time::from_seconds(profile_of(impl_->hosts, training.host_profile).checkpoint_seconds);
+}
+
 Time ComputeCost::host_issue_collective(const TrainingSpec& training) const {
   return Time::from_seconds(profile_of(impl_->hosts, training.host_profile).collective_seconds);
 }

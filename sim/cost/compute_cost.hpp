@@ -38,6 +38,10 @@ class ComputeCost {
   /// How long the host needs to issue one kernel (training.host_issue if set, else the host profile of the job).
   /// An op of n launches takes n times this. An unknown profile counts as "default": see check.
   Time host_issue(const TrainingSpec& training) const;
+  /// What an op of this phase costs the host beside its kernels (module and operator dispatch, views, autograd), and a
+  /// checkpointed segment beside its ops (random states). Nothing if training.host_issue is set.
+  Time host_operator(const TrainingSpec& training, plan::Phase phase) const;
+  Time host_checkpoint(const TrainingSpec& training) const;
   /// How long the host needs to issue one collective.
   Time host_issue_collective(const TrainingSpec& training) const;
   /// Errors: a host profile that data/hosts.csv does not have, with the legal ones.

@@ -180,7 +180,7 @@ void RankEngine::run(uint32_t u) {
     const FlatOp* const first = block.ops.data();
     const FlatOp* const last = first + block.ops.size();
     for (const FlatOp* o = first + unit.op; o != last; ++o) {
-      const int64_t host = v[kHost] + o->issue;
+      const int64_t host = v[kHost] + o->issue();
       const int64_t ready = std::max(std::max(host, v[o->stream]), max4(v, o->waits));
       if (ready >= kUnknown) [[unlikely]] {
         unit.op = static_cast<uint32_t>(o - first);
@@ -220,7 +220,7 @@ void RankEngine::run(uint32_t u) {
         case OpKind::collective: {
           Comm& comm = comms_[comm_of_[u * comms + o->aux]];
           comm.latest = std::max(comm.latest, ready);
-          comm.duration = std::max(comm.duration, o->duration);
+          comm.duration = std::max<int64_t>(comm.duration, o->duration);
           comm.floor = std::max(comm.floor, floor);
           const UnitGroup& group = fold_.groups[priced_.comms[o->aux].group.v];
           if (++comm.arrived < group.size) {

@@ -44,17 +44,22 @@ class Flattener {
  private:
   void price_ops(const plan::Block& block, uint32_t unit) {
     priced_.assign(block.ops.size(), {});
+    bool recomputing = false;
     for (size_t i = 0; i < block.ops.size(); ++i) {
       const plan::Op& op = block.ops[i];
       FlatOp& f = priced_[i];
       f.stream = static_cast<uint8_t>(op.stream);
       int64_t issue = transfer_issue_;
+      duration_ = 0;
       if (const auto* compute = std::get_if<plan::Compute>(&op.body)) {
         f.kind = op.stream == Stream::compute ? OpKind::compute : OpKind::plain;
-        f.duration = pricing_.compute(*compute).count_ps() + gap_ * compute->launches;
+        duration_ = pricing_.compute(*compute).count_ps() + gap_ * compute->launches;
         f.aux = static_cast<uint32_t>(out_.computes.size());
         out_.computes.push_back(compute);
-        issue = kernel_issue_ * compute->launches;
+        issue = kernel_issue_ * compute->launches + pricing_.operator_issue(op.phase).count_ps();
+        const bool recomputes = op.phase == plan::Phase::recompute;
+        if (recomputes && !recomputing) issue += pricing_.checkpoint_issue().count_ps();
+        recomputing = recomputes;
       } else if (const auto* collective = std::get_if<plan::Collective>(&op.body)) {
         price_collective(block, op, *collective, unit, f);
       } else if (const auto* send = std::get_if<plan::Send>(&op.body)) {
@@ -64,17 +69,18 @@ class Flattener {
         f.kind = OpKind::receive;
         f.aux = MessageAux::make(size_index(receive->bytes), binding_of(block, op.writes), receive->from, true);
       } else if (const auto* copy = std::get_if<plan::Copy>(&op.body)) {
-        f.duration = pricing_.copy(*copy).count_ps();
+        duration_ = pricing_.copy(*copy).count_ps();
       } else {
         f.kind = std::holds_alternative<plan::HostWait>(op.body) ? OpKind::host_wait : OpKind::plain;
         issue = 0;
       }
-      if (f.duration < 0 || f.duration >= int64_t{1} << 46 || issue < 0 ||
-          issue > std::numeric_limits<uint32_t>::max())
+      constexpr int64_t limit = int64_t{1} << 46;
+      if (duration_ < 0 || duration_ >= limit || issue < 0 || issue >= limit)
         errors.push_back({fmt::format("block '{}', op '{}'", block.name, op.name),
-                          fmt::format("takes {} ps after {} ps of issue", f.duration, issue),
-                          "one op may take 0 to 70 s, its issue 0 to 4 ms"});
-      f.issue = static_cast<uint32_t>(issue);
+                          fmt::format("takes {} ps after {} ps of issue", duration_, issue),
+                          "one op may take 0 to 70 s, its issue as long"});
+      f.duration = duration_;
+      f.set_issue(issue);
     }
   }
 
@@ -88,7 +94,7 @@ class Flattener {
     }
     const CollectivePrice price =
         pricing_.collective(collective, fold_.shapes[fold_.shape(collective.group.v, unit)]);
-    f.duration = price.time.count_ps();
+    duration_ = price.time.count_ps();
     f.kind = group.size == 1 ? OpKind::local_collective : OpKind::collective;
     if (group.size > 1) {
       size_t c = 0;
@@ -97,7 +103,7 @@ class Flattener {
       if (c == out_.comms.size()) out_.comms.push_back({collective.group, op.stream});
       f.aux = static_cast<uint32_t>(c);
     }
-    if ((op.stream == Stream::tensor || op.stream == Stream::data) && f.duration > 0) {
+    if ((op.stream == Stream::tensor || op.stream == Stream::data) && duration_ > 0) {
       auto it = std::find(out_.channels.begin(), out_.channels.end(), price.channels);
       if (it == out_.channels.end()) it = out_.channels.insert(it, price.channels);
       WT_CHECK(out_.channels.size() < 127);
@@ -285,6 +291,7 @@ class Flattener {
   const Fold& fold_;
   PricedPlan& out_;
   int64_t gap_, kernel_issue_, transfer_issue_;
+  int64_t duration_ = 0;  // ps, of the op at hand: FlatOp has no room for one out of range
 
   struct Pipelined { uint32_t on = kNever, pieces = 1; };
   std::vector<FlatOp> priced_;                           // [op of the block]

@@ -30,8 +30,9 @@ enum class OpKind : uint8_t {
 };
 
 struct FlatOp {
-  int64_t duration = 0;              // ps
-  uint32_t issue = 0;                // ps of the host
+  int64_t duration : 47 = 0;         // ps: 0 to 70 s
+  uint64_t issue_high : 17 = 0;      // ps of the host, see issue(): an op of hundreds of kernels takes milliseconds
+  uint32_t issue_low = 0;
   uint32_t aux = 0;                  // compute: row of slowdowns; collective: UnitComm; send, receive: see below
   std::array<uint16_t, 4> waits{kZero, kZero, kZero, kZero};
   uint16_t out = kDrop;
@@ -40,6 +41,12 @@ struct FlatOp {
   uint32_t instance : 24 = 0;        // op instance of the block
   uint32_t channels : 7 = 0;         // collectives: class of channels; 0: no later compute op can run beside it
   uint32_t in_pieces : 1 = 0;        // FlatBlock::pieces has more
+
+  int64_t issue() const { return static_cast<int64_t>(uint64_t{issue_high} << 32 | issue_low); }
+  void set_issue(int64_t ps) {
+    issue_high = static_cast<uint64_t>(ps) >> 32 & 0x1ffff;
+    issue_low = static_cast<uint32_t>(ps);
+  }
 };
 static_assert(sizeof(FlatOp) == 32);
 

@@ -38,6 +38,8 @@ class Pricing {
   virtual Time device_gap() const = 0;      // after each kernel of a stream
   virtual Time kernel_issue() const = 0;    // host, one kernel
   virtual Time transfer_issue() const = 0;  // host, one collective, message or copy
+  virtual Time operator_issue(plan::Phase) const { return {}; }  // host, one compute op beside its kernels
+  virtual Time checkpoint_issue() const { return {}; }           // host, once where recompute begins
   virtual MachineCells cells() const = 0;
 };
 

@@ -91,6 +91,37 @@ TEST(Simulate, HostBoundStepIsTheIssueTime) {
   EXPECT_EQ(step_time(single_plan({{{"dp", 1}}}, {}, b.take(), 7), pricing), 7 * 150);
 }
 
+TEST(Simulate, HundredsOfKernelsTakeTheHostMilliseconds) {
+  FakePricing pricing;
+  pricing.issue = 55'000'000;
+  BlockMaker b("block");
+  plan::Compute c;
+  c.launches = 60000;
+  b.op(Stream::compute, c);
+  EXPECT_EQ(step_time(single_plan({{{"dp", 1}}}, {}, b.take(), 2), pricing), int64_t{2} * 60000 * 55'000'000);
+}
+
+TEST(Simulate, HostPaysOperatorsByPhaseAndEachCheckpointOnce) {
+  struct Host : FakePricing {
+    Time operator_issue(plan::Phase phase) const override {
+      return Time::ps(phase == plan::Phase::forward || phase == plan::Phase::recompute ? 1000 : 100);
+    }
+    Time checkpoint_issue() const override { return Time::ps(50000); }
+  } pricing;
+  pricing.issue = 1;
+  const auto taken = [&](std::vector<plan::Phase> phases) {
+    BlockMaker b("block");
+    for (size_t i = 0; i < phases.size(); ++i) b.op(Stream::compute, plan::Compute{});
+    plan::Block block = b.take();
+    for (size_t i = 0; i < phases.size(); ++i) block.ops[i].phase = phases[i];
+    return step_time(single_plan({{{"dp", 1}}}, {}, block, 1), pricing);
+  };
+  using enum plan::Phase;
+  EXPECT_EQ(taken({forward, forward}), 2 * 1001);
+  EXPECT_EQ(taken({recompute, recompute, backward_input}), 2 * 1001 + 101 + 50000);
+  EXPECT_EQ(taken({recompute, backward_input, recompute}), 2 * 1001 + 101 + 2 * 50000);
+}
+
 TEST(Simulate, GapFollowsEveryKernel) {
   FakePricing pricing;
   pricing.gap = 4;
