@@ -262,7 +262,8 @@ std::string not_built(const Case& row) {
   if (!precision.starts_with("bf16") && !precision.starts_with("fp16"))
     return fmt::format("precision '{}' is not built yet", row.precision);
   if (precision.find("fp8") != std::string::npos) return fmt::format("precision '{}' is not built yet", row.precision);
-  if (!row.task.empty() && row.task != "pretrain") return fmt::format("task '{}' is not built yet", row.task);
+  if (!row.task.empty() && row.task != "pretrain" && row.task != "sft")
+    return fmt::format("task '{}' is not built yet", row.task);
   const std::string offload = lower(row.offload);
   if (!offload.empty() && offload != "none" && offload != "unknown")
     return fmt::format("offload ('{}') is not built yet", row.offload);
@@ -425,6 +426,9 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
   const Case row = corrected(published, data.frameworks, out.assumptions);
   out.skip = not_built(row);
   if (!out.skip.empty()) return out;
+
+  if (row.task == "sft")
+    out.assumptions.push_back("supervised fine-tuning of all weights: as pre-training, sequences full");
 
   // --- degrees: one unknown follows from the others
   std::optional<int64_t> tp = row.tp, pp = row.pp, dp = row.dp;
