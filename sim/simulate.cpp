@@ -35,16 +35,13 @@ class ModelPricing final : public Pricing {
   }
 
   CollectivePrice collective(const plan::Collective& op, const GroupShape& shape) const override {
-    const CollectiveEstimate e =
-        models_.collective.estimate(op.kind, op.reduction, op.dtype, op.bytes, shape);
+    const CollectiveEstimate e = models_.collective.estimate(op.kind, op.reduction, op.dtype, op.bytes, shape);
     return {e.time, e.channels};
   }
   Time message(int64_t bytes, RankId from, RankId to, int64_t concurrent) const override {
     return models_.collective.estimate_message(bytes, from, to, concurrent).time;
   }
-  GroupShape shape_of(std::span<const RankId> members) const override {
-    return models_.collective.shape_of(members);
-  }
+  GroupShape shape_of(std::span<const RankId> members) const override { return models_.collective.shape_of(members); }
   double slowdown(const plan::Compute& op, int64_t channels) const override {
     return models_.compute.slowdown_beside_collective(op, channels);
   }

@@ -16,16 +16,16 @@
 namespace wt::study {
 
 struct RunOptions {
-  bool all_ranks = false;                      // no folding
-  bool breakdown = true;                       // false: step time, rates and memory peaks only (searches)
-  bool keep_trace = false;                     // JobResult::trace
-  trace::Sink* sink = nullptr;                 // receives every span as well (a file)
-  const sim::Models* models = nullptr;         // loaded for this cluster already; must outlive the call
+  bool all_ranks = false;               // no folding
+  bool breakdown = true;                // false: step time, rates and memory peaks only (searches)
+  bool keep_trace = false;              // JobResult::trace
+  trace::Sink* sink = nullptr;          // receives every span as well (a file)
+  const sim::Models* models = nullptr;  // loaded for this cluster already; must outlive the call
   report::FlopFormula formula = report::FlopFormula::model_causal;
 };
 
 struct JobResult {
-  JobSpec job;                                 // the degree `data` is filled in
+  JobSpec job;  // the degree `data` is filled in
   plan::Plan plan;
   uint64_t plan_digest = 0;
   sim::RunSummary run;

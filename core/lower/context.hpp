@@ -36,7 +36,7 @@ struct Parameter {
   bool tensor_duplicate = false;     // equal on all tensor ranks
   bool partial_over_tensor = false;  // with sequence parallelism each tensor rank has the gradient of its rows only
   int64_t elements = 0;
-  BufferId fresh;                        // without gradient fusion: this micro-batch's gradient of a matrix
+  BufferId fresh;                      // without gradient fusion: this micro-batch's gradient of a matrix
   BufferId narrow, narrow_transposed;  // fp8 products: this step's 8-bit copies, as stored and transposed
 };
 

@@ -134,8 +134,10 @@ Table memory_table(const MemoryReport& m) {
   for (const StageMemory& s : m.stages)
     for (const MemoryItem& i : s.items) {
       auto it = std::find_if(totals.begin(), totals.end(), [&](const auto& t) { return t.first == i.name; });
-      if (it == totals.end()) totals.emplace_back(i.name, i.bytes.n);
-      else it->second = std::max(it->second, i.bytes.n);
+      if (it == totals.end())
+        totals.emplace_back(i.name, i.bytes.n);
+      else
+        it->second = std::max(it->second, i.bytes.n);
     }
   std::stable_sort(totals.begin(), totals.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   constexpr size_t kColumns = 6;
@@ -148,8 +150,9 @@ Table memory_table(const MemoryReport& m) {
   Table table(header);
   for (const StageRow& r : stage_rows(m)) {
     const StageMemory& s = *r.memory;
-    std::vector<std::string> row = {r.first == r.last ? fmt::format("{}", r.first) : fmt::format("{}-{}", r.first, r.last),
-                                    gib(s.reserved), gib(s.peak), s.peak_phase};
+    std::vector<std::string> row = {
+        r.first == r.last ? fmt::format("{}", r.first) : fmt::format("{}-{}", r.first, r.last), gib(s.reserved),
+        gib(s.peak), s.peak_phase};
     int64_t others = s.peak.n;
     for (size_t i = 0; i < shown; ++i) {
       const int64_t n = item_bytes(s, totals[i].first);
@@ -245,9 +248,9 @@ std::string print_screen(const Sheet& s) {
                    with_commas(ranks), c.device.name));
   line(fmt::format("  {} parameters; {}", short_count(static_cast<double>(count_parameters(s.job.model).total())),
                    strategy_text(s)));
-  line(fmt::format("  batch of {} x {} tokens in {} micro-batches of {} on each replica, {}", with_commas(t.global_batch),
-                   with_commas(t.seq_len), with_commas(s.plan.micro_batches), s.plan.micro_batch_size,
-                   to_text(t.compute_dtype)));
+  line(fmt::format("  batch of {} x {} tokens in {} micro-batches of {} on each replica, {}",
+                   with_commas(t.global_batch), with_commas(t.seq_len), with_commas(s.plan.micro_batches),
+                   s.plan.micro_batch_size, to_text(t.compute_dtype)));
   line("");
   line(fmt::format("  memory   {:<14} {}", words_of_verdict(r.memory.fits), verdict_text(s)));
   line(fmt::format("  step     {:<14} {} tokens/s, {} tokens/s per GPU", to_text(r.step_time),
@@ -279,7 +282,8 @@ std::string print_screen(const Sheet& s) {
     }
   }
   line("");
-  line(fmt::format("Memory of a device by pipeline stage, GiB at the peak (capacity {:.1f} GiB)", r.memory.capacity.gib()));
+  line(fmt::format("Memory of a device by pipeline stage, GiB at the peak (capacity {:.1f} GiB)",
+                   r.memory.capacity.gib()));
   out += memory_table(r.memory).text();
   line(fmt::format("  host memory {:.0f} GiB a node; a checkpoint is {:.1f} GiB", r.memory.host_gib_per_node,
                    r.memory.checkpoint_gib));
@@ -292,9 +296,10 @@ std::string print_screen(const Sheet& s) {
   list("Warnings", s.warnings);
   list("Assumptions", s.assumptions);
   line("");
-  line(fmt::format("{} ranks, {} simulated, {} ops in {}; plan {:016x}", with_commas(static_cast<int64_t>(s.simulated.ranks)),
-                   with_commas(static_cast<int64_t>(s.simulated.distinct_ranks)),
-                   with_commas(static_cast<int64_t>(s.simulated.ops)), seconds(s.simulated.wall_seconds), s.plan_digest));
+  line(fmt::format(
+      "{} ranks, {} simulated, {} ops in {}; plan {:016x}", with_commas(static_cast<int64_t>(s.simulated.ranks)),
+      with_commas(static_cast<int64_t>(s.simulated.distinct_ranks)), with_commas(static_cast<int64_t>(s.simulated.ops)),
+      seconds(s.simulated.wall_seconds), s.plan_digest));
   return out;
 }
 
@@ -308,10 +313,10 @@ std::string print_json(const Sheet& s) {
   j["parameters"] = count_parameters(s.job.model).total();
   j["cluster"] = s.job.cluster.name;
   j["gpus"] = s.plan.mesh.ranks();
-  j["strategy"] = {{"tensor", s.job.strategy.tensor},   {"pipeline", s.job.strategy.pipeline},
-                   {"context", s.job.strategy.context}, {"expert", s.job.strategy.expert},
-                   {"data", s.plan.mesh.size("dp")},    {"virtual_stages", s.job.strategy.virtual_stages},
-                   {"schedule", s.job.strategy.schedule}, {"micro_batches", s.plan.micro_batches},
+  j["strategy"] = {{"tensor", s.job.strategy.tensor},       {"pipeline", s.job.strategy.pipeline},
+                   {"context", s.job.strategy.context},     {"expert", s.job.strategy.expert},
+                   {"data", s.plan.mesh.size("dp")},        {"virtual_stages", s.job.strategy.virtual_stages},
+                   {"schedule", s.job.strategy.schedule},   {"micro_batches", s.plan.micro_batches},
                    {"micro_batch", s.plan.micro_batch_size}};
   j["fits"] = r.memory.fits;
   j["step_time_s"] = r.step_time.seconds();
@@ -355,11 +360,14 @@ std::string print_json(const Sheet& s) {
   memory["by_phase"] = f ? phases(*f) : Json::array();
   memory["by_stage"] = Json::array();
   for (const StageMemory& st : m.stages) {
-    Json stage = {{"stage", st.stage}, {"peak_gib", st.peak.gib()}, {"reserved_gib", st.reserved.gib()},
+    Json stage = {{"stage", st.stage},
+                  {"peak_gib", st.peak.gib()},
+                  {"reserved_gib", st.reserved.gib()},
                   {"peak_phase", st.peak_phase}};
     stage["items_gib"] = Json::object();
     for (const MemoryItem& i : st.items) stage["items_gib"][i.name] = i.bytes.gib();
-    stage["outside_the_plan_gib"] = {{"context", st.context.gib()}, {"communicators", st.communicators.gib()},
+    stage["outside_the_plan_gib"] = {{"context", st.context.gib()},
+                                     {"communicators", st.communicators.gib()},
                                      {"fragmentation", st.fragmentation.gib()}};
     stage["largest"] = Json::array();
     for (const MemoryItem& i : st.largest)
@@ -372,8 +380,10 @@ std::string print_json(const Sheet& s) {
   j["memory"] = std::move(memory);
   j["assumptions"] = s.assumptions;
   j["warnings"] = s.warnings;
-  j["simulated"] = {{"ranks", s.simulated.ranks},   {"distinct_ranks", s.simulated.distinct_ranks},
-                    {"ops", s.simulated.ops},       {"events", s.simulated.events},
+  j["simulated"] = {{"ranks", s.simulated.ranks},
+                    {"distinct_ranks", s.simulated.distinct_ranks},
+                    {"ops", s.simulated.ops},
+                    {"events", s.simulated.events},
                     {"wall_s", s.simulated.wall_seconds}};
   return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -196,7 +196,7 @@ struct StrategySpec {
   RecomputeSpec recompute;
   AttentionKernel attention = AttentionKernel::flash;
   bool tensor_async_backward = true;  // the reduction of an input gradient runs beside the weight-gradient product
-  bool tensor_overlap = false;  // Transformer Engine user buffers: collectives cut and hidden behind products
+  bool tensor_overlap = false;        // Transformer Engine user buffers: collectives cut and hidden behind products
   bool operator==(const StrategySpec&) const = default;
 };
 

@@ -22,15 +22,27 @@ enum class Class : uint8_t { stream, pointwise, norm, norm_backward, reduce, los
 
 Class class_of(Kernel kernel) {
   switch (kernel) {
-    case Kernel::norm_forward: case Kernel::qk_norm_forward: case Kernel::softmax_forward: case Kernel::softmax_backward:
-      return Class::norm;
-    case Kernel::norm_backward: case Kernel::qk_norm_backward: return Class::norm_backward;
-    case Kernel::bias_gradient: case Kernel::square_sum: case Kernel::position_backward: return Class::reduce;
-    case Kernel::loss_max: case Kernel::loss_sums: case Kernel::loss_forward: case Kernel::loss_backward: return Class::loss;
+    case Kernel::norm_forward:
+    case Kernel::qk_norm_forward:
+    case Kernel::softmax_forward:
+    case Kernel::softmax_backward: return Class::norm;
+    case Kernel::norm_backward:
+    case Kernel::qk_norm_backward: return Class::norm_backward;
+    case Kernel::bias_gradient:
+    case Kernel::square_sum:
+    case Kernel::position_backward: return Class::reduce;
+    case Kernel::loss_max:
+    case Kernel::loss_sums:
+    case Kernel::loss_forward:
+    case Kernel::loss_backward: return Class::loss;
     case Kernel::embedding_forward: return Class::gather;
     case Kernel::embedding_backward: return Class::scatter;
     case Kernel::transpose: return Class::transpose;
-    case Kernel::add: case Kernel::copy: case Kernel::fill_zero: case Kernel::scale: case Kernel::cast: return Class::stream;
+    case Kernel::add:
+    case Kernel::copy:
+    case Kernel::fill_zero:
+    case Kernel::scale:
+    case Kernel::cast: return Class::stream;
     default: return Class::pointwise;
   }
 }
@@ -52,8 +64,13 @@ double share_of(const Facts& f, Class c) {
 
 bool is_matrix(Kernel kernel) {
   switch (kernel) {
-    case Kernel::gemm: case Kernel::attention_forward: case Kernel::attention_backward: case Kernel::scores_forward:
-    case Kernel::context_forward: case Kernel::context_backward: case Kernel::scores_backward: return true;
+    case Kernel::gemm:
+    case Kernel::attention_forward:
+    case Kernel::attention_backward:
+    case Kernel::scores_forward:
+    case Kernel::context_forward:
+    case Kernel::context_backward:
+    case Kernel::scores_backward: return true;
     default: return false;
   }
 }
@@ -80,7 +97,8 @@ struct ComputeCost::Impl {
       c.flops_per_second = peak->second.n;
     else
       c.flops_per_second = (dtype == DType::f64 ? 0.25 : 1) * facts.peak_32 * 1e12;
-    c.multiprocessors = device.multiprocessors > 0 ? static_cast<double>(device.multiprocessors) : facts.multiprocessors;
+    c.multiprocessors =
+        device.multiprocessors > 0 ? static_cast<double>(device.multiprocessors) : facts.multiprocessors;
     c.memory_bytes_per_second = device.memory_bandwidth.n;
     c.l2_bytes = static_cast<double>(device.l2_cache.n);
     c.power_w = device.power_watts > 0 ? device.power_watts : facts.power_w;
@@ -105,9 +123,11 @@ struct ComputeCost::Impl {
     const double rate = s.flops() / e.seconds;
     return result(e.seconds * calls, e.memory_bound ? Bound::memory : Bound::compute,
                   e.memory_bound ? (s.groups * (s.m * s.k + s.n * s.k) * static_cast<double>(s.bytes) +
-                                    s.groups * s.m * s.n * (s.output + s.accumulate)) / e.seconds
+                                    s.groups * s.m * s.n * (s.output + s.accumulate)) /
+                                       e.seconds
                                  : rate,
-                  e.memory_bound ? c.memory_bytes_per_second : c.flops_per_second, e.measured ? gemm_source : model_source);
+                  e.memory_bound ? c.memory_bytes_per_second : c.flops_per_second,
+                  e.measured ? gemm_source : model_source);
   }
 
   CostEstimate product(const Compute& op) const {
@@ -135,8 +155,14 @@ struct ComputeCost::Impl {
     s.m = static_cast<double>(seq);
     const Chip c = chip(op.dtype);
     const double long_side = static_cast<double>(seq), short_side = static_cast<double>(head);
-    const auto scores = [&] { s.n = long_side, s.k = short_side, s.layout = Layout::tn; return gemm_estimate(s, c, 1); };
-    const auto context = [&] { s.n = short_side, s.k = long_side, s.layout = Layout::nn; return gemm_estimate(s, c, 1); };
+    const auto scores = [&] {
+      s.n = long_side, s.k = short_side, s.layout = Layout::tn;
+      return gemm_estimate(s, c, 1);
+    };
+    const auto context = [&] {
+      s.n = short_side, s.k = long_side, s.layout = Layout::nn;
+      return gemm_estimate(s, c, 1);
+    };
     switch (op.kernel) {
       case Kernel::scores_forward: return scores();
       case Kernel::context_forward: return context();
@@ -166,7 +192,8 @@ struct ComputeCost::Impl {
     if (op.work.flops > 0) s.flops = op.work.flops;  // a window sees less
     const Chip c = chip(op.dtype == DType::f8 ? DType::bf16 : op.dtype);
     const auto e = attention.estimate(s, c, clock);
-    return result(e.seconds, Bound::compute, s.flops / e.seconds, c.flops_per_second, e.measured ? attention_source : model_source);
+    return result(e.seconds, Bound::compute, s.flops / e.seconds, c.flops_per_second,
+                  e.measured ? attention_source : model_source);
   }
 
   CostEstimate streaming(const Compute& op) const {
@@ -179,7 +206,8 @@ struct ComputeCost::Impl {
     const double rate = device.memory_bandwidth.n * facts.stream_share * gain * share_of(facts, class_of(op.kernel));
     const double fixed = launches * facts.kernel_us * 1e-6, moving = bytes / rate;
     const double seconds = fixed + moving;
-    return result(seconds, fixed > moving ? Bound::launch : Bound::memory, bytes / seconds, device.memory_bandwidth.n, memory_source);
+    return result(seconds, fixed > moving ? Bound::launch : Bound::memory, bytes / seconds, device.memory_bandwidth.n,
+                  memory_source);
   }
 };
 
@@ -218,9 +246,12 @@ CostEstimate ComputeCost::estimate(const Compute& op) const {
   if (!impl_->measured) return impl_->roofline(op);
   switch (op.kernel) {
     case Kernel::gemm: return impl_->product(op);
-    case Kernel::attention_forward: case Kernel::attention_backward: return impl_->flash(op);
-    case Kernel::scores_forward: case Kernel::scores_backward: case Kernel::context_forward: case Kernel::context_backward:
-      return impl_->unfused(op);
+    case Kernel::attention_forward:
+    case Kernel::attention_backward: return impl_->flash(op);
+    case Kernel::scores_forward:
+    case Kernel::scores_backward:
+    case Kernel::context_forward:
+    case Kernel::context_backward: return impl_->unfused(op);
     default: return impl_->streaming(op);
   }
 }
@@ -243,8 +274,10 @@ Time ComputeCost::host_operator(const TrainingSpec& training, plan::Phase phase)
   if (training.host_issue > Time()) return {};
   const HostProfile& host = profile_of(impl_->hosts, training.host_profile);
   switch (phase) {
-    case plan::Phase::forward: case plan::Phase::recompute: return Time::from_seconds(host.forward_seconds);
-    case plan::Phase::backward_input: case plan::Phase::backward_weight: return Time::from_seconds(host.backward_seconds);
+    case plan::Phase::forward:
+    case plan::Phase::recompute: return Time::from_seconds(host.forward_seconds);
+    case plan::Phase::backward_input:
+    case plan::Phase::backward_weight: return Time::from_seconds(host.backward_seconds);
     default: return {};
   }
 }
@@ -259,7 +292,8 @@ Time ComputeCost::host_issue_collective(const TrainingSpec& training) const {
 }
 
 Status ComputeCost::check(const TrainingSpec& training) const {
-  if (std::ranges::find(impl_->hosts, training.host_profile, &HostProfile::name) != impl_->hosts.end()) return ok_status();
+  if (std::ranges::find(impl_->hosts, training.host_profile, &HostProfile::name) != impl_->hosts.end())
+    return ok_status();
   std::vector<std::string_view> names;
   for (const HostProfile& host : impl_->hosts) names.push_back(host.name);
   return Diagnostic{"training.host_profile", fmt::format("unknown profile '{}'", training.host_profile),

@@ -25,7 +25,9 @@ int64_t max4(const int64_t* v, const std::array<uint16_t, 4>& w) {
 }
 
 int64_t one_piece(int64_t duration, int64_t pieces) { return (duration + pieces - 1) / pieces; }
-int64_t first_piece(const Pieces& p, int64_t begin, int64_t end) { return begin + one_piece(end - begin, p.out_pieces); }
+int64_t first_piece(const Pieces& p, int64_t begin, int64_t end) {
+  return begin + one_piece(end - begin, p.out_pieces);
+}
 
 }  // namespace
 
@@ -59,8 +61,8 @@ RankEngine::RankEngine(const plan::Plan& plan, const Pricing& pricing, const Fol
       for (uint32_t port = 0; port < 4; ++port) {
         const bool previous = port & 1, receives = port & 2;
         const RankId rank{fold.rank_of[u]};
-        const auto peer = peer_of(plan, rank, chunk,
-                                  previous ? plan::Direction::previous_stage : plan::Direction::next_stage);
+        const auto peer =
+            peer_of(plan, rank, chunk, previous ? plan::Direction::previous_stage : plan::Direction::next_stage);
         if (!peer) continue;
         const uint32_t other = fold.unit_of(peer->rank);
         const uint32_t from = receives ? other : u, to = receives ? u : other;
@@ -73,8 +75,9 @@ RankEngine::RankEngine(const plan::Plan& plan, const Pricing& pricing, const Fol
         channels_.back().from = from;
         channels_.back().to = to;
         for (int64_t bytes : fold.message_bytes)
-          message_time_.push_back(message_time(plan, pricing, bytes, receives ? peer->rank : rank,
-                                               receives ? rank : peer->rank).count_ps());
+          message_time_.push_back(
+              message_time(plan, pricing, bytes, receives ? peer->rank : rank, receives ? rank : peer->rank)
+                  .count_ps());
       }
 }
 
@@ -192,9 +195,7 @@ void RankEngine::run(uint32_t u) {
       const int64_t floor = pieces ? v[pieces->floor] + one_piece(o->duration, pieces->floor_pieces) : 0;
       switch (o->kind) {
         case OpKind::plain:
-        case OpKind::merge:
-          end = std::max(ready + o->duration, floor);
-          break;
+        case OpKind::merge: end = std::max(ready + o->duration, floor); break;
         case OpKind::compute:
           if (in_flight_[u].empty() && !unit.open_exposed && !unit.released_end) [[likely]] {
             end = ready + o->duration;
@@ -214,9 +215,7 @@ void RankEngine::run(uint32_t u) {
           end = std::max(ready + o->duration, floor);
           if (o->channels) in_flight_[u].push_back({ready, end, o->channels});
           break;
-        case OpKind::host_wait:
-          end = ready;
-          break;
+        case OpKind::host_wait: end = ready; break;
         case OpKind::collective: {
           Comm& comm = comms_[comm_of_[u * comms + o->aux]];
           comm.latest = std::max(comm.latest, ready);
@@ -320,8 +319,10 @@ Status RankEngine::run_step(uint32_t step, trace::Sink* sink, int64_t origin) {
     while (!runnable_.empty()) {
       const uint32_t u = runnable_.back();
       runnable_.pop_back();
-      if (sink) run<true>(u);
-      else run<false>(u);
+      if (sink)
+        run<true>(u);
+      else
+        run<false>(u);
     }
     if (done_ < fold_.units() && !release_earliest()) return describe_stuck();
   }
@@ -336,8 +337,7 @@ std::string RankEngine::describe(uint32_t u) const {
   const Unit& unit = units_[u];
   const UnitClass& cls = priced_.classes[unit.cls];
   if (unit.invocation >= cls.order.size()) return "the end of the step";
-  const plan::Invocation& invocation =
-      plan_.programs[cls.program.v].steps[0].order[unit.invocation];
+  const plan::Invocation& invocation = plan_.programs[cls.program.v].steps[0].order[unit.invocation];
   const FlatBlock& flat = priced_.blocks[cls.order[unit.invocation].block];
   std::string text;
   // A merge belongs to the op behind it.

@@ -47,11 +47,11 @@ class RankEngine {
   struct Unit {
     uint32_t invocation = 0, op = 0;  // next: position in the order, index into FlatBlock::ops
     uint32_t cls = 0;
-    uint8_t open = 0;                 // ops posted and not resolved
-    uint8_t open_exposed = 0;         // bit of each stream whose posted collective may slow later compute
+    uint8_t open = 0;          // ops posted and not resolved
+    uint8_t open_exposed = 0;  // bit of each stream whose posted collective may slow later compute
     bool waits_for_overlap = false;
-    int64_t stalled_on = 0;           // a token; 0: not stalled
-    int64_t released_end = 0;         // of the next op, a kernel released undisturbed; 0: none
+    int64_t stalled_on = 0;    // a token; 0: not stalled
+    int64_t released_end = 0;  // of the next op, a kernel released undisturbed; 0: none
     EventEngine<Release>::Handle release;
   };
   struct Posted {  // the one unresolved op of a stream
@@ -60,12 +60,16 @@ class RankEngine {
     int64_t ready = 0;
     uint32_t span = 0;
   };
-  struct Comm {  // one communicator: its collectives come one at a time
+  struct Comm {                                   // one communicator: its collectives come one at a time
     int64_t latest = 0, duration = 0, floor = 0;  // of those that have arrived: ready, price, earliest end
     uint32_t arrived = 0;
   };
   struct Channel {  // messages from one unit to another in one direction; only one side can be ahead
-    struct Waiting { int64_t ready; uint32_t size; uint8_t stream; };
+    struct Waiting {
+      int64_t ready;
+      uint32_t size;
+      uint8_t stream;
+    };
     std::array<Waiting, plan::kStreams> waiting{};
     uint8_t count = 0;
     bool receives_wait = false;
@@ -92,16 +96,16 @@ class RankEngine {
   uint32_t chunks_ = 1;
 
   std::vector<Unit> units_;
-  std::vector<int64_t> times_;             // [unit * row]
-  std::vector<Posted> posted_;             // [unit * kStreams]
+  std::vector<int64_t> times_;                    // [unit * row]
+  std::vector<Posted> posted_;                    // [unit * kStreams]
   std::vector<std::vector<Interval>> in_flight_;  // [unit], at most a few
-  std::vector<uint32_t> comm_of_;          // [unit * comms] index into comms_
+  std::vector<uint32_t> comm_of_;                 // [unit * comms] index into comms_
   std::vector<Comm> comms_;
-  std::vector<uint32_t> port_;             // [(unit * chunks + chunk) * 4 + port] channel
+  std::vector<uint32_t> port_;  // [(unit * chunks + chunk) * 4 + port] channel
   std::vector<Channel> channels_;
-  std::vector<int64_t> message_time_;      // [channel * sizes + size]
-  std::vector<uint32_t> rates_;            // [row * channel classes + class - 1]; 0: not asked yet
-  std::vector<uint32_t> runnable_;         // a stack: those just woken run first, their data is still in the cache
+  std::vector<int64_t> message_time_;  // [channel * sizes + size]
+  std::vector<uint32_t> rates_;        // [row * channel classes + class - 1]; 0: not asked yet
+  std::vector<uint32_t> runnable_;     // a stack: those just woken run first, their data is still in the cache
   std::vector<std::vector<trace::Span>> spans_;  // [unit]
   std::vector<int64_t> ends_;
   EventEngine<Release> queue_;

@@ -21,8 +21,12 @@ constexpr uint32_t kNever = UINT32_MAX;
 class Flattener {
  public:
   Flattener(const plan::Plan& plan, const Pricing& pricing, const Fold& fold, PricedPlan& out)
-      : plan_(plan), pricing_(pricing), fold_(fold), out_(out),
-        gap_(pricing.device_gap().count_ps()), kernel_issue_(pricing.kernel_issue().count_ps()),
+      : plan_(plan),
+        pricing_(pricing),
+        fold_(fold),
+        out_(out),
+        gap_(pricing.device_gap().count_ps()),
+        kernel_issue_(pricing.kernel_issue().count_ps()),
         transfer_issue_(pricing.transfer_issue().count_ps()) {}
 
   /// `unit`: any unit of the class the block is priced for.
@@ -84,16 +88,15 @@ class Flattener {
     }
   }
 
-  void price_collective(const plan::Block& block, const plan::Op& op, const plan::Collective& collective,
-                        uint32_t unit, FlatOp& f) {
+  void price_collective(const plan::Block& block, const plan::Op& op, const plan::Collective& collective, uint32_t unit,
+                        FlatOp& f) {
     const UnitGroup& group = fold_.groups[collective.group.v];
     if (group.base[unit] == UnitGroup::kNone) {
       errors.push_back({fmt::format("rank {}, block '{}', op '{}'", fold_.rank_of[unit], block.name, op.name),
                         fmt::format("the rank is not in group '{}'", plan_.group(collective.group).name), ""});
       return;
     }
-    const CollectivePrice price =
-        pricing_.collective(collective, fold_.shapes[fold_.shape(collective.group.v, unit)]);
+    const CollectivePrice price = pricing_.collective(collective, fold_.shapes[fold_.shape(collective.group.v, unit)]);
     duration_ = price.time.count_ps();
     f.kind = group.size == 1 ? OpKind::local_collective : OpKind::collective;
     if (group.size > 1) {
@@ -112,9 +115,8 @@ class Flattener {
   }
 
   uint32_t size_index(int64_t bytes) const {
-    return static_cast<uint32_t>(
-        std::lower_bound(fold_.message_bytes.begin(), fold_.message_bytes.end(), bytes) -
-        fold_.message_bytes.begin());
+    return static_cast<uint32_t>(std::lower_bound(fold_.message_bytes.begin(), fold_.message_bytes.end(), bytes) -
+                                 fold_.message_bytes.begin());
   }
   static uint32_t binding_of(const plan::Block& block, plan::Range refs) {
     return refs.count ? block.refs[refs.begin].binding : 0;
@@ -271,8 +273,8 @@ class Flattener {
       bool hidden = false, decided = false;
       for (size_t j = i + 1; j < ops.size() && !decided; ++j) {
         const FlatOp& f = ops[j];
-        const bool late = after[f.stream] | after[kHost] | after[f.waits[0]] | after[f.waits[1]] |
-                          after[f.waits[2]] | after[f.waits[3]];
+        const bool late = after[f.stream] | after[kHost] | after[f.waits[0]] | after[f.waits[1]] | after[f.waits[2]] |
+                          after[f.waits[3]];
         if (f.kind == OpKind::compute) hidden = late, decided = true;
         const bool ends_late = late || (f.in_pieces && after[flat.pieces[j].floor]);
         after[f.stream] = ends_late;
@@ -293,13 +295,15 @@ class Flattener {
   int64_t gap_, kernel_issue_, transfer_issue_;
   int64_t duration_ = 0;  // ps, of the op at hand: FlatOp has no room for one out of range
 
-  struct Pipelined { uint32_t on = kNever, pieces = 1; };
-  std::vector<FlatOp> priced_;                           // [op of the block]
-  std::vector<Pipelined> pipelined_, first_use_;         // [instance] the op it follows; the last that follows it
+  struct Pipelined {
+    uint32_t on = kNever, pieces = 1;
+  };
+  std::vector<FlatOp> priced_;                    // [op of the block]
+  std::vector<Pipelined> pipelined_, first_use_;  // [instance] the op it follows; the last that follows it
   bool any_pieces_ = false;
   std::vector<uint16_t> freed_;
-  std::vector<uint8_t> stream_;                          // [instance]
-  std::vector<uint32_t> op_, first_wait_, last_use_;     // [instance]
+  std::vector<uint8_t> stream_;                       // [instance]
+  std::vector<uint32_t> op_, first_wait_, last_use_;  // [instance]
   std::vector<uint32_t> waits_;
   std::vector<uint16_t> inputs_;
   std::vector<uint8_t> after_;

@@ -24,23 +24,25 @@ enum class OpKind : uint8_t {
   plain,             // takes its duration whatever else runs: copies, joins, kernels off the compute stream
   compute,           // on the compute stream: slower beside a collective
   local_collective,  // all its members are behind this unit
-  collective, send, receive,
+  collective,
+  send,
+  receive,
   host_wait,
-  merge              // not of the plan: maximum of waits that do not fit in one op
+  merge  // not of the plan: maximum of waits that do not fit in one op
 };
 
 struct FlatOp {
-  int64_t duration : 47 = 0;         // ps: 0 to 70 s
-  uint64_t issue_high : 17 = 0;      // ps of the host, see issue(): an op of hundreds of kernels takes milliseconds
+  int64_t duration : 47 = 0;     // ps: 0 to 70 s
+  uint64_t issue_high : 17 = 0;  // ps of the host, see issue(): an op of hundreds of kernels takes milliseconds
   uint32_t issue_low = 0;
-  uint32_t aux = 0;                  // compute: row of slowdowns; collective: UnitComm; send, receive: see below
+  uint32_t aux = 0;  // compute: row of slowdowns; collective: UnitComm; send, receive: see below
   std::array<uint16_t, 4> waits{kZero, kZero, kZero, kZero};
   uint16_t out = kDrop;
   uint8_t stream = 0;
   OpKind kind = OpKind::plain;
-  uint32_t instance : 24 = 0;        // op instance of the block
-  uint32_t channels : 7 = 0;         // collectives: class of channels; 0: no later compute op can run beside it
-  uint32_t in_pieces : 1 = 0;        // FlatBlock::pieces has more
+  uint32_t instance : 24 = 0;  // op instance of the block
+  uint32_t channels : 7 = 0;   // collectives: class of channels; 0: no later compute op can run beside it
+  uint32_t in_pieces : 1 = 0;  // FlatBlock::pieces has more
 
   int64_t issue() const { return static_cast<int64_t>(uint64_t{issue_high} << 32 | issue_low); }
   void set_issue(int64_t ps) {
@@ -52,9 +54,9 @@ static_assert(sizeof(FlatOp) == 32);
 
 /// Pipelined waits (plan::Wait::Kind::piece) of one op; the start is among FlatOp::waits.
 struct Pieces {
-  uint16_t first_out = kDrop;        // when its first piece is done
+  uint16_t first_out = kDrop;  // when its first piece is done
   uint16_t out_pieces = 1;
-  uint16_t floor = kZero;            // ends no earlier than this time plus one piece of its own
+  uint16_t floor = kZero;  // ends no earlier than this time plus one piece of its own
   uint16_t floor_pieces = 1;
 };
 
@@ -63,21 +65,21 @@ struct MessageAux {
   static uint32_t make(uint32_t size, uint32_t binding, plan::Direction d, bool receives) {
     return size | binding << 24 | uint32_t{d == plan::Direction::previous_stage} << 25 | uint32_t{receives} << 26;
   }
-  static uint32_t size(uint32_t aux) { return aux & 0xffffff; }        // index into Fold::message_bytes
-  static uint32_t binding(uint32_t aux) { return aux >> 24 & 1; }      // which (chunk, micro-batch) of the invocation
-  static uint32_t port(uint32_t aux) { return aux >> 25 & 3; }         // next, previous; + 2 when it receives
+  static uint32_t size(uint32_t aux) { return aux & 0xffffff; }    // index into Fold::message_bytes
+  static uint32_t binding(uint32_t aux) { return aux >> 24 & 1; }  // which (chunk, micro-batch) of the invocation
+  static uint32_t port(uint32_t aux) { return aux >> 25 & 3; }     // next, previous; + 2 when it receives
 };
 
 struct FlatBlock {
   BlockId block;
   std::vector<FlatOp> ops;
-  std::vector<Pieces> pieces;        // [op], or empty
-  uint32_t instances = 0;  // of the plan: merges excluded
+  std::vector<Pieces> pieces;  // [op], or empty
+  uint32_t instances = 0;      // of the plan: merges excluded
 };
 
 struct OrderEntry {
-  uint32_t block = 0;                // PricedPlan::blocks
-  std::array<uint16_t, 2> chunk{};   // of each binding
+  uint32_t block = 0;               // PricedPlan::blocks
+  std::array<uint16_t, 2> chunk{};  // of each binding
 };
 
 /// What one kind of unit does in a step.
@@ -96,11 +98,11 @@ struct UnitComm {
 struct PricedPlan {
   std::vector<FlatBlock> blocks;
   std::vector<UnitClass> classes;
-  std::vector<uint32_t> class_of;                // [unit]
-  std::vector<UnitComm> comms;                   // groups with members in several units
-  std::vector<const plan::Compute*> computes;    // rows of slowdowns
-  std::vector<int64_t> channels;                 // [class - 1]
-  uint32_t row = kSlots;                         // length of a unit's row of times
+  std::vector<uint32_t> class_of;              // [unit]
+  std::vector<UnitComm> comms;                 // groups with members in several units
+  std::vector<const plan::Compute*> computes;  // rows of slowdowns
+  std::vector<int64_t> channels;               // [class - 1]
+  uint32_t row = kSlots;                       // length of a unit's row of times
 };
 
 /// The plan must outlive the result. Errors: a rank that uses a group it is not in, a price out of range.

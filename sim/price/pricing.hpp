@@ -35,9 +35,9 @@ class Pricing {
 
   /// Factor (>= 1) by which `op` gets slower beside a collective of so many channels.
   virtual double slowdown(const plan::Compute& op, int64_t channels) const = 0;
-  virtual Time device_gap() const = 0;      // after each kernel of a stream
-  virtual Time kernel_issue() const = 0;    // host, one kernel
-  virtual Time transfer_issue() const = 0;  // host, one collective, message or copy
+  virtual Time device_gap() const = 0;                           // after each kernel of a stream
+  virtual Time kernel_issue() const = 0;                         // host, one kernel
+  virtual Time transfer_issue() const = 0;                       // host, one collective, message or copy
   virtual Time operator_issue(plan::Phase) const { return {}; }  // host, one compute op beside its kernels
   virtual Time checkpoint_issue() const { return {}; }           // host, once where recompute begins
   virtual MachineCells cells() const = 0;
