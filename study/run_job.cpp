@@ -109,6 +109,7 @@ Result<JobResult> run_job(const JobSpec& job, plan::Plan plan, const RunOptions&
     own = std::move(loaded.value());
   }
   const sim::Models& models = options.models ? *options.models : *own;
+  if (const Status known = models.compute.check(job.training); !known) return known.errors();
 
   JobResult r;
   r.job = job;

@@ -1,5 +1,5 @@
-// Every schedule of the registry runs in the simulator, with and without overlap of its messages: the dry run of the
-// plan is more patient than an engine that resolves waits in the order of issue.
+// run_job: every schedule of the registry runs in the simulator, with and without overlap of its messages (the dry run of
+// the plan is more patient than an engine that resolves waits in the order of issue), and what it refuses.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -36,6 +36,16 @@ TEST(Schedules, EveryOneIsSimulated) {
           ++ran;
         }
   EXPECT_GE(ran, 18);
+}
+
+TEST(RunJob, AnUnknownHostProfileIsRefused) {
+  const std::string overrides[] = {"training.host_profile=megatrom"};
+  const auto job = read_job(WT_SOURCE_DIR "/examples/tiny-gpt.yaml", overrides);
+  ASSERT_TRUE(job);
+  const auto result = run_job(job.value());
+  ASSERT_FALSE(result);
+  EXPECT_EQ(to_text(result.errors()),
+            "training.host_profile: unknown profile 'megatrom' (did you mean 'megatron'?)\n");
 }
 
 }  // namespace
