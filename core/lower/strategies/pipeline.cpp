@@ -4,6 +4,8 @@
 // overlap exchanges once for a forward and the backward after it: here the forward's message is posted after the compute
 // before it and shows, the backward's hides behind the forward, and sends are not waited for (Megatron's first stage
 // receives what the last one sends long before its turn; waiting in program order would close a ring of sends).
+#include <fmt/format.h>
+
 #include "core/lower/context.hpp"
 
 namespace wt::lower {
@@ -18,11 +20,13 @@ int64_t message_bytes(const Context& c) { return c.n.rows * c.n.h * size_of(c.ac
 Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
 
 void receive(BlockBuilder& b, const Context& c, const char* name, Phase phase, Stream stream, Direction from,
-             plan::BufferRef into, bool after_compute) {
+             plan::BufferRef into, bool after_compute, P2p p2p) {
   const plan::Receive body{from, message_bytes(c)};
   const uint32_t op = after_compute ? b.op(name, phase, stream, body, {}, {into}, {tail(Stream::compute)})
                                     : b.op(name, phase, stream, body, {}, {into});
   b.before_next_compute({Wait::Kind::op, op});
+  if (p2p == P2p::blocking)  // Megatron synchronises the device behind each exchange that is not overlapped
+    b.op(fmt::format("{} on host", name), phase, Stream::compute, plan::HostWait{}, {}, {});
 }
 }  // namespace
 
@@ -35,7 +39,7 @@ void begin_block(BlockBuilder& b, const Context& c, P2p p2p) {
 void receive_input(BlockBuilder& b, const Context& c, P2p p2p) {
   b.segment(0);
   receive(b, c, "receive forward", Phase::forward, Stream::receive_previous, Direction::previous_stage,
-          ref(c.edge.hidden), p2p != P2p::overlapped);
+          ref(c.edge.hidden), p2p != P2p::overlapped, p2p);
 }
 
 void send_output(BlockBuilder& b, const Context& c, const ChunkPart& part) {
@@ -48,7 +52,7 @@ void send_output(BlockBuilder& b, const Context& c, const ChunkPart& part) {
 void receive_gradient(BlockBuilder& b, const Context& c, const ChunkPart& part, P2p p2p) {
   b.segment(part.layers);
   receive(b, c, "receive backward", Phase::backward_input, Stream::receive_next, Direction::next_stage,
-          ref(c.tmp.d_hidden), p2p == P2p::blocking);
+          ref(c.tmp.d_hidden), p2p == P2p::blocking, p2p);
 }
 
 void send_gradient(BlockBuilder& b, const Context& c) {
