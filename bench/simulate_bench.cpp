@@ -85,7 +85,7 @@ void BM_fold_and_price(benchmark::State& state) {
   const ConstantPricing pricing;
   for (auto _ : state) {
     const Fold fold = fold_ranks(example(), pricing, false);
-    benchmark::DoNotOptimize(price_plan(example(), pricing, fold));
+    benchmark::DoNotOptimize(price_plan(example(), pricing, fold, true));
   }
 }
 BENCHMARK(BM_fold_and_price)->Unit(benchmark::kMicrosecond);
@@ -93,9 +93,16 @@ BENCHMARK(BM_fold_and_price)->Unit(benchmark::kMicrosecond);
 void BM_simulate_folded(benchmark::State& state) { run(state, {}); }
 BENCHMARK(BM_simulate_folded)->Unit(benchmark::kMicrosecond);
 
+void BM_simulate_folded_op_by_op(benchmark::State& state) {
+  SimulateOptions options;
+  options.op_by_op = true;
+  run(state, options);
+}
+BENCHMARK(BM_simulate_folded_op_by_op)->Unit(benchmark::kMicrosecond);
+
 void BM_simulate_all_ranks(benchmark::State& state) {
   SimulateOptions options;
-  options.all_ranks = true;
+  options.all_ranks = options.op_by_op = true;
   run(state, options);
 }
 BENCHMARK(BM_simulate_all_ranks)->Unit(benchmark::kMillisecond);

@@ -24,10 +24,7 @@ int64_t max4(const int64_t* v, const std::array<uint16_t, 4>& w) {
   return std::max(std::max(v[w[0]], v[w[1]]), std::max(v[w[2]], v[w[3]]));
 }
 
-int64_t one_piece(int64_t duration, int64_t pieces) { return (duration + pieces - 1) / pieces; }
-int64_t first_piece(const Pieces& p, int64_t begin, int64_t end) {
-  return begin + one_piece(end - begin, p.out_pieces);
-}
+int64_t first_piece(const Pieces& p, int64_t begin, int64_t end) { return begin + one_piece(end - begin, p.out_pieces); }
 
 }  // namespace
 
@@ -170,7 +167,33 @@ void RankEngine::flush(uint32_t u) {
   spans_[u].clear();
 }
 
-template <bool kTrace>
+/// Applies the map unless a time that it reads is not known or a collective may run beside its kernels.
+bool RankEngine::apply(uint32_t u, const Summary& s) {
+  Unit& unit = units_[u];
+  int64_t* const v = &times_[size_t{u} * priced_.row];
+  if (unit.open_exposed || unit.released_end) return false;
+  if (!in_flight_[u].empty()) {
+    // No kernel starts before the host is here and its stream is free.
+    const int64_t start = std::max(v[kHost], v[static_cast<size_t>(plan::Stream::compute)]);
+    std::erase_if(in_flight_[u], [&](const Interval& i) { return i.end <= start; });
+    if (!in_flight_[u].empty()) return false;
+  }
+  const size_t n = s.inputs.size();
+  std::array<int64_t, 8> in;
+  int64_t latest = 0;
+  for (size_t i = 0; i < n; ++i) latest = std::max(latest, in[i] = v[s.inputs[i]]);
+  if (latest >= kUnknown) return false;
+  const int64_t* w = s.weights.data();
+  for (uint16_t out : s.outputs) {
+    int64_t t = 0;
+    for (size_t i = 0; i < n; ++i) t = std::max(t, in[i] + w[i]);
+    v[out] = t;
+    w += n;
+  }
+  return true;
+}
+
+template <bool kTrace, bool kSummaries>
 void RankEngine::run(uint32_t u) {
   Unit& unit = units_[u];
   int64_t* const v = &times_[size_t{u} * priced_.row];
@@ -182,7 +205,22 @@ void RankEngine::run(uint32_t u) {
     const FlatBlock& block = priced_.blocks[entry.block];
     const FlatOp* const first = block.ops.data();
     const FlatOp* const last = first + block.ops.size();
+    const Summary* summary = nullptr;
+    const FlatOp* summary_at = nullptr;
+    if constexpr (kSummaries) {
+      summary = block.summaries.data();
+      const Summary* const none = summary + block.summaries.size();
+      while (summary != none && summary->begin < unit.op) ++summary;
+      summary_at = summary == none ? nullptr : first + summary->begin;
+    }
     for (const FlatOp* o = first + unit.op; o != last; ++o) {
+      if constexpr (kSummaries)
+        if (o == summary_at) {
+          if (apply(u, *summary)) o = first + summary->end;
+          ++summary;
+          summary_at = summary == block.summaries.data() + block.summaries.size() ? nullptr : first + summary->begin;
+          if (o == last) break;
+        }
       const int64_t host = v[kHost] + o->issue();
       const int64_t ready = std::max(std::max(host, v[o->stream]), max4(v, o->waits));
       if (ready >= kUnknown) [[unlikely]] {
@@ -319,10 +357,8 @@ Status RankEngine::run_step(uint32_t step, trace::Sink* sink, int64_t origin) {
     while (!runnable_.empty()) {
       const uint32_t u = runnable_.back();
       runnable_.pop_back();
-      if (sink)
-        run<true>(u);
-      else
-        run<false>(u);
+      if (sink) run<true, false>(u);
+      else run<false, true>(u);
     }
     if (done_ < fold_.units() && !release_earliest()) return describe_stuck();
   }

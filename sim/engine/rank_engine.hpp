@@ -76,7 +76,7 @@ class RankEngine {
     uint32_t from = 0, to = 0;
   };
 
-  template <bool kTrace>
+  template <bool kTrace, bool kSummaries>
   void run(uint32_t unit);
   void post(uint32_t unit, const FlatOp& op, const Pieces* pieces, int64_t ready, uint32_t span);
   void resolve(uint32_t unit, uint8_t stream, int64_t begin, int64_t end);
@@ -84,6 +84,7 @@ class RankEngine {
   int64_t compute_end(uint32_t unit, const FlatOp& op, int64_t ready);
   uint32_t rate(uint32_t row, uint32_t channels);
   void stall(uint32_t unit, int64_t token);
+  bool apply(uint32_t unit, const Summary&);
   bool release_earliest();
   void flush(uint32_t unit);
   Diagnostics describe_stuck() const;

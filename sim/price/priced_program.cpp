@@ -17,6 +17,7 @@ using plan::Stream;
 // The waits of an instance while slots are not yet given: a stream tail, or kInstance + the instance waited for.
 constexpr uint32_t kInstance = plan::kStreams;
 constexpr uint32_t kNever = UINT32_MAX;
+constexpr uint64_t kOften = 4;  // invocations in a step from which finding the maps of a block pays
 
 class Flattener {
  public:
@@ -311,7 +312,7 @@ class Flattener {
 
 }  // namespace
 
-Result<PricedPlan> price_plan(const plan::Plan& plan, const Pricing& pricing, const Fold& fold) {
+Result<PricedPlan> price_plan(const plan::Plan& plan, const Pricing& pricing, const Fold& fold, bool summaries) {
   PricedPlan out;
   Flattener flattener(plan, pricing, fold, out);
 
@@ -356,6 +357,14 @@ Result<PricedPlan> price_plan(const plan::Plan& plan, const Pricing& pricing, co
     out.classes.push_back(std::move(cls));
   }
   if (!flattener.errors.empty()) return flattener.errors;
+  if (summaries) {
+    std::vector<uint64_t> invocations(out.blocks.size(), 0), invocations_of_class(out.classes.size(), 0);
+    for (uint32_t cls : out.class_of) ++invocations_of_class[cls];
+    for (size_t c = 0; c < out.classes.size(); ++c)
+      for (const OrderEntry& e : out.classes[c].order) invocations[e.block] += invocations_of_class[c];
+    for (size_t b = 0; b < out.blocks.size(); ++b)
+      if (invocations[b] >= kOften) out.blocks[b].summaries = summarise(out.blocks[b].ops, out.blocks[b].pieces, out.row);
+  }
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include "core/plan/plan.hpp"
 #include "sim/fold/fold.hpp"
 #include "sim/price/pricing.hpp"
+#include "sim/price/summary.hpp"
 
 namespace wt::sim {
 
@@ -60,6 +61,8 @@ struct Pieces {
   uint16_t floor_pieces = 1;
 };
 
+inline int64_t one_piece(int64_t duration, int64_t pieces) { return (duration + pieces - 1) / pieces; }
+
 /// aux of a send or receive.
 struct MessageAux {
   static uint32_t make(uint32_t size, uint32_t binding, plan::Direction d, bool receives) {
@@ -73,8 +76,9 @@ struct MessageAux {
 struct FlatBlock {
   BlockId block;
   std::vector<FlatOp> ops;
-  std::vector<Pieces> pieces;  // [op], or empty
-  uint32_t instances = 0;      // of the plan: merges excluded
+  std::vector<Pieces> pieces;        // [op], or empty
+  std::vector<Summary> summaries;    // in order; none unless asked for
+  uint32_t instances = 0;            // of the plan: merges excluded
 };
 
 struct OrderEntry {
@@ -105,7 +109,8 @@ struct PricedPlan {
   uint32_t row = kSlots;                       // length of a unit's row of times
 };
 
-/// The plan must outlive the result. Errors: a rank that uses a group it is not in, a price out of range.
-Result<PricedPlan> price_plan(const plan::Plan&, const Pricing&, const Fold&);
+/// The plan must outlive the result. With `summaries`, blocks that are invoked often get them. Errors: a rank that uses a
+/// group it is not in, a price out of range.
+Result<PricedPlan> price_plan(const plan::Plan&, const Pricing&, const Fold&, bool summaries = false);
 
 }  // namespace wt::sim

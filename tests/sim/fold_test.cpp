@@ -56,6 +56,27 @@ TEST(Fold, FoldedAndUnfoldedAreEqual) {
   EXPECT_GT(released, 0u);
 }
 
+/// Summaries of blocks, or op by op: bit for bit the same ends.
+TEST(Summary, SummarisedAndOpByOpAreEqual) {
+  for (uint32_t seed = 1; seed <= 600; ++seed) {
+    const RandomCase c = random_case(seed);
+    for (bool all_ranks : {false, true}) {
+      SimulateOptions options;
+      options.all_ranks = all_ranks;
+      options.steps = 2;
+      const auto fast = simulate(c.plan, c.pricing, options);
+      options.op_by_op = true;
+      const auto slow = simulate(c.plan, c.pricing, options);
+      ASSERT_TRUE(fast.ok() && slow.ok());
+      ASSERT_EQ(fast.value().step_time, slow.value().step_time) << "seed " << seed;
+      ASSERT_EQ(fast.value().ops, slow.value().ops);
+      ASSERT_EQ(fast.value().rank_times.size(), slow.value().rank_times.size());
+      for (size_t i = 0; i < fast.value().rank_times.size(); ++i)
+        ASSERT_EQ(fast.value().rank_times[i].end, slow.value().rank_times[i].end) << "seed " << seed << " unit " << i;
+    }
+  }
+}
+
 TEST(Fold, SameInputSameTrace) {
   for (uint32_t seed = 1; seed <= 30; ++seed) {
     const RandomCase c = random_case(seed);
