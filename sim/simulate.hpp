@@ -26,7 +26,7 @@ Result<Models> load_models(const ClusterSpec& cluster);
 
 struct SimulateOptions {
   bool all_ranks = false;       // no folding
-  bool op_by_op = false;            // no summaries of blocks: slower, same times
+  bool op_by_op = false;        // no summaries of blocks: slower, same times
   uint32_t steps = 1;           // steady steps after the warm one
   trace::Sink* sink = nullptr;  // null: no trace; the fast path may summarise blocks
 };

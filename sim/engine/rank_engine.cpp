@@ -24,7 +24,9 @@ int64_t max4(const int64_t* v, const std::array<uint16_t, 4>& w) {
   return std::max(std::max(v[w[0]], v[w[1]]), std::max(v[w[2]], v[w[3]]));
 }
 
-int64_t first_piece(const Pieces& p, int64_t begin, int64_t end) { return begin + one_piece(end - begin, p.out_pieces); }
+int64_t first_piece(const Pieces& p, int64_t begin, int64_t end) {
+  return begin + one_piece(end - begin, p.out_pieces);
+}
 
 }  // namespace
 
@@ -38,6 +40,8 @@ RankEngine::RankEngine(const plan::Plan& plan, const Pricing& pricing, const Fol
   in_flight_.resize(n);
   ends_.assign(n, 0);
   spans_.resize(n);
+  scenarios_.resize(priced.summaries);
+  scenarios_found_.assign(priced.summaries, 0);
   rates_.assign(priced.computes.size() * priced.channels.size(), 0);
 
   const size_t comms = priced.comms.size();
@@ -89,8 +93,7 @@ uint32_t RankEngine::rate(uint32_t row, uint32_t channels) {
 }
 
 /// End of a kernel that starts at `ready`, exact over the stretches during which known collectives run beside it.
-int64_t RankEngine::beside_collectives(uint32_t u, const FlatOp& op, int64_t ready) {
-  std::vector<Interval>& intervals = in_flight_[u];
+int64_t RankEngine::beside_collectives(std::vector<Interval>& intervals, const FlatOp& op, int64_t ready) {
   // Kernels of the compute stream start in order: what ended before this one concerns no later one.
   std::erase_if(intervals, [&](const Interval& i) { return i.end <= ready; });
   int64_t end = ready + op.duration;
@@ -119,7 +122,7 @@ int64_t RankEngine::beside_collectives(uint32_t u, const FlatOp& op, int64_t rea
 int64_t RankEngine::compute_end(uint32_t u, const FlatOp& op, int64_t ready) {
   Unit& unit = units_[u];
   if (unit.released_end) return std::exchange(unit.released_end, 0);
-  const int64_t end = beside_collectives(u, op, ready);
+  const int64_t end = beside_collectives(in_flight_[u], op, ready);
   if (unit.open_exposed)
     for (uint8_t s = 0; s < plan::kStreams; ++s)
       if (unit.open_exposed >> s & 1 && posted_[size_t{u} * plan::kStreams + s].ready < end) return kUnknown + s;
@@ -168,10 +171,11 @@ void RankEngine::flush(uint32_t u) {
 }
 
 /// Applies the map unless a time that it reads is not known or a collective may run beside its kernels.
-bool RankEngine::apply(uint32_t u, const Summary& s) {
+bool RankEngine::apply(uint32_t u, const FlatBlock& block, const Summary& s) {
   Unit& unit = units_[u];
   int64_t* const v = &times_[size_t{u} * priced_.row];
   if (unit.open_exposed || unit.released_end) return false;
+  if (s.weights.empty()) return apply_scenario(u, block, s);
   if (!in_flight_[u].empty()) {
     // No kernel starts before the host is here and its stream is free.
     const int64_t start = std::max(v[kHost], v[static_cast<size_t>(plan::Stream::compute)]);
@@ -190,6 +194,87 @@ bool RankEngine::apply(uint32_t u, const Summary& s) {
     v[out] = t;
     w += n;
   }
+  return true;
+}
+
+bool RankEngine::apply_scenario(uint32_t u, const FlatBlock& block, const Summary& s) {
+  if (!scenarios_found_[s.id]) {
+    scenarios_found_[s.id] = 1;
+    for (uint16_t input : s.inputs)
+      if (Scenario found; find_scenario(block, s, input, found)) scenarios_[s.id].push_back(std::move(found));
+  }
+  int64_t* const v = &times_[size_t{u} * priced_.row];
+  for (const Scenario& c : scenarios_[s.id]) {
+    const int64_t base = v[c.base];
+    if (base >= kUnknown) continue;
+    bool holds = true;
+    for (const Scenario::Time& limit : c.limits) holds &= v[limit.at] <= base + limit.value;
+    if (!holds) continue;
+    if (!in_flight_[u].empty()) {
+      if (c.first_kernel != kUnknown)
+        std::erase_if(in_flight_[u], [&](const Interval& i) { return i.end <= base + c.first_kernel; });
+      if (!in_flight_[u].empty()) return false;
+    }
+    v[kHost] += c.issue;
+    for (const Scenario::Time& out : c.outputs) v[out.at] = base + out.value;
+    for (const Interval& i : c.in_flight) in_flight_[u].push_back({base + i.begin, base + i.end, i.channels});
+    return true;
+  }
+  return false;
+}
+
+/// Runs the ops with the base at 0 and every other input far in the past; each op that reads one of those directly bounds
+/// how late it may be. False: some op does not follow from the base.
+bool RankEngine::find_scenario(const FlatBlock& block, const Summary& s, uint16_t base, Scenario& out) {
+  constexpr int64_t kPast = -kUnknown, kEver = kPast / 2;
+  scratch_.assign(priced_.row, kPast);
+  scratch_written_.assign(priced_.row, 0);
+  std::vector<int64_t> limit(priced_.row, kUnknown);
+  int64_t* const v = scratch_.data();
+  v[base] = 0;
+  scratch_written_[base] = 1;
+  out.base = base;
+  out.first_kernel = kUnknown;
+  for (uint32_t i = s.begin; i < s.end; ++i) {
+    const FlatOp& o = block.ops[i];
+    const Pieces* const pieces = o.in_pieces ? &block.pieces[i] : nullptr;
+    if (scratch_written_[kHost])
+      v[kHost] += o.issue();
+    else
+      out.issue += o.issue();
+    const int64_t ready = std::max(std::max(v[kHost], v[o.stream]), max4(v, o.waits));
+    if (ready < kEver) return false;
+    if (!scratch_written_[kHost]) limit[kHost] = std::min(limit[kHost], ready - out.issue);
+    auto bound = [&](uint16_t t) {
+      if (t != kZero && !scratch_written_[t]) limit[t] = std::min(limit[t], ready);
+    };
+    bound(o.stream);
+    for (uint16_t w : o.waits) bound(w);
+    int64_t end = ready + o.duration;
+    if (o.kind == OpKind::compute) {
+      if (out.first_kernel == kUnknown) out.first_kernel = ready;
+      end = beside_collectives(out.in_flight, o, ready);
+    }
+    if (pieces && pieces->floor != kZero) {
+      if (!scratch_written_[pieces->floor]) return false;
+      end = std::max(end, v[pieces->floor] + one_piece(o.duration, pieces->floor_pieces));
+    }
+    if (o.kind == OpKind::host_wait) end = ready;
+    if (o.kind == OpKind::local_collective && o.channels) out.in_flight.push_back({ready, end, o.channels});
+    auto write = [&](uint16_t t, int64_t time) {
+      v[t] = time;
+      scratch_written_[t] = 1;
+    };
+    write(o.stream, end);
+    write(o.out, end);
+    if (o.kind == OpKind::host_wait) write(kHost, end);
+    if (pieces) write(pieces->first_out, first_piece(*pieces, ready, end));
+  }
+  if (scratch_written_[kHost]) out.issue = 0;
+  for (uint16_t t : s.outputs)
+    if (t != kHost || scratch_written_[kHost]) out.outputs.push_back({t, v[t]});
+  for (uint16_t t : s.inputs)
+    if (t != base && limit[t] != kUnknown) out.limits.push_back({t, limit[t]});
   return true;
 }
 
@@ -216,7 +301,7 @@ void RankEngine::run(uint32_t u) {
     for (const FlatOp* o = first + unit.op; o != last; ++o) {
       if constexpr (kSummaries)
         if (o == summary_at) {
-          if (apply(u, *summary)) o = first + summary->end;
+          if (apply(u, block, *summary)) o = first + summary->end;
           ++summary;
           summary_at = summary == block.summaries.data() + block.summaries.size() ? nullptr : first + summary->begin;
           if (o == last) break;
@@ -335,7 +420,7 @@ bool RankEngine::release_earliest() {
     Unit& unit = units_[u];
     const OrderEntry entry = priced_.classes[unit.cls].order[unit.invocation];
     // Now, not when the unit runs: what the others of this batch resolve must not matter.
-    unit.released_end = beside_collectives(u, priced_.blocks[entry.block].ops[unit.op], ready);
+    unit.released_end = beside_collectives(in_flight_[u], priced_.blocks[entry.block].ops[unit.op], ready);
     unit.waits_for_overlap = false;
     unit.stalled_on = 0;
     runnable_.push_back(u);
@@ -357,8 +442,10 @@ Status RankEngine::run_step(uint32_t step, trace::Sink* sink, int64_t origin) {
     while (!runnable_.empty()) {
       const uint32_t u = runnable_.back();
       runnable_.pop_back();
-      if (sink) run<true, false>(u);
-      else run<false, true>(u);
+      if (sink)
+        run<true, false>(u);
+      else
+        run<false, true>(u);
     }
     if (done_ < fold_.units() && !release_earliest()) return describe_stuck();
   }

@@ -40,6 +40,18 @@ class RankEngine {
     int64_t begin = 0, end = 0;
     uint32_t channels = 0;
   };
+  struct Scenario {  // see Summary
+    uint16_t base = 0;
+    struct Time {
+      uint16_t at = 0;
+      int64_t value = 0;
+    };                         // from the base
+    std::vector<Time> limits;  // no later than this, or the scenario does not hold
+    std::vector<Time> outputs;
+    std::vector<Interval> in_flight;  // what may run beside later kernels
+    int64_t first_kernel = 0;         // start; kUnknown: there is none
+    int64_t issue = 0;                // of all ops, where the host is not among the outputs
+  };
   struct Release {  // of a kernel that waits for a collective
     uint32_t unit = 0;
     int64_t ready = 0;
@@ -80,11 +92,13 @@ class RankEngine {
   void run(uint32_t unit);
   void post(uint32_t unit, const FlatOp& op, const Pieces* pieces, int64_t ready, uint32_t span);
   void resolve(uint32_t unit, uint8_t stream, int64_t begin, int64_t end);
-  int64_t beside_collectives(uint32_t unit, const FlatOp& op, int64_t ready);
+  int64_t beside_collectives(std::vector<Interval>& intervals, const FlatOp& op, int64_t ready);
   int64_t compute_end(uint32_t unit, const FlatOp& op, int64_t ready);
   uint32_t rate(uint32_t row, uint32_t channels);
   void stall(uint32_t unit, int64_t token);
-  bool apply(uint32_t unit, const Summary&);
+  bool apply(uint32_t unit, const FlatBlock&, const Summary&);
+  bool apply_scenario(uint32_t unit, const FlatBlock&, const Summary&);
+  bool find_scenario(const FlatBlock&, const Summary&, uint16_t base, Scenario& out);
   bool release_earliest();
   void flush(uint32_t unit);
   Diagnostics describe_stuck() const;
@@ -109,6 +123,10 @@ class RankEngine {
   std::vector<uint32_t> runnable_;     // a stack: those just woken run first, their data is still in the cache
   std::vector<std::vector<trace::Span>> spans_;  // [unit]
   std::vector<int64_t> ends_;
+  std::vector<std::vector<Scenario>> scenarios_;  // [Summary::id]
+  std::vector<uint8_t> scenarios_found_;
+  std::vector<int64_t> scratch_;
+  std::vector<uint8_t> scratch_written_;
   EventEngine<Release> queue_;
   trace::Sink* sink_ = nullptr;
   uint32_t step_ = 0, done_ = 0;

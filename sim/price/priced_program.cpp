@@ -363,7 +363,10 @@ Result<PricedPlan> price_plan(const plan::Plan& plan, const Pricing& pricing, co
     for (size_t c = 0; c < out.classes.size(); ++c)
       for (const OrderEntry& e : out.classes[c].order) invocations[e.block] += invocations_of_class[c];
     for (size_t b = 0; b < out.blocks.size(); ++b)
-      if (invocations[b] >= kOften) out.blocks[b].summaries = summarise(out.blocks[b].ops, out.blocks[b].pieces, out.row);
+      if (invocations[b] >= kOften) {
+        out.blocks[b].summaries = summarise(out.blocks[b].ops, out.blocks[b].pieces, out.row);
+        for (Summary& s : out.blocks[b].summaries) s.id = out.summaries++;
+      }
   }
   return out;
 }

@@ -76,9 +76,9 @@ struct MessageAux {
 struct FlatBlock {
   BlockId block;
   std::vector<FlatOp> ops;
-  std::vector<Pieces> pieces;        // [op], or empty
-  std::vector<Summary> summaries;    // in order; none unless asked for
-  uint32_t instances = 0;            // of the plan: merges excluded
+  std::vector<Pieces> pieces;      // [op], or empty
+  std::vector<Summary> summaries;  // in order; none unless asked for
+  uint32_t instances = 0;          // of the plan: merges excluded
 };
 
 struct OrderEntry {
@@ -107,6 +107,7 @@ struct PricedPlan {
   std::vector<const plan::Compute*> computes;  // rows of slowdowns
   std::vector<int64_t> channels;               // [class - 1]
   uint32_t row = kSlots;                       // length of a unit's row of times
+  uint32_t summaries = 0;
 };
 
 /// The plan must outlive the result. With `summaries`, blocks that are invoked often get them. Errors: a rank that uses a

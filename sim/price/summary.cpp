@@ -12,14 +12,22 @@ constexpr size_t kMinOps = 6;     // below, applying the map costs as much as th
 constexpr size_t kMaxInputs = 8;  // more would cost more than they save
 using Lanes = std::array<int64_t, kMaxInputs>;
 
-/// Depends on nothing but the times of its own unit, linearly.
-bool is_local(const FlatOp& op, const Pieces* pieces) {
-  if (op.channels) return false;  // later kernels must know of it
-  if (pieces && pieces->first_out != kDrop && pieces->floor != kZero) return false;  // its first piece stretches
+/// Later kernels do not run beside it, and its first piece does not stretch with its floor.
+bool is_linear(const FlatOp& op, const Pieces* pieces) {
+  return !op.channels && !(pieces && pieces->first_out != kDrop && pieces->floor != kZero);
+}
+
+/// Depends on nothing but the times of its own unit.
+bool is_local(const FlatOp& op) {
   switch (op.kind) {
-    case OpKind::plain: case OpKind::compute: case OpKind::local_collective: case OpKind::host_wait:
+    case OpKind::plain:
+    case OpKind::compute:
+    case OpKind::local_collective:
+    case OpKind::host_wait:
     case OpKind::merge: return true;
-    case OpKind::collective: case OpKind::send: case OpKind::receive: return false;
+    case OpKind::collective:
+    case OpKind::send:
+    case OpKind::receive: return false;
   }
   return false;
 }
@@ -35,15 +43,16 @@ class Builder {
     out.end = end;
     find_inputs(begin, end, out.inputs);
     if (out.inputs.size() > kMaxInputs) return false;
+    bool linear = true;
+    for (uint32_t i = begin; i < end; ++i) linear &= is_linear(ops_[i], pieces_of(i));
+    find_outputs(end, out.outputs);
+    if (!linear) return true;
     lanes_ = out.inputs.size();
     for (Lanes& t : times_) t.fill(Summary::kNoPath);
     for (size_t l = 0; l < lanes_; ++l) times_[out.inputs[l]][l] = 0;
     for (uint32_t i = begin; i < end; ++i) step(ops_[i], pieces_of(i));
-    for (uint32_t t = 0; t < written_.size(); ++t) {
-      if (!written_[t] || t == kDrop || (t >= kSlots && !read_later(static_cast<uint16_t>(t), end))) continue;
-      out.outputs.push_back(static_cast<uint16_t>(t));
+    for (uint16_t t : out.outputs)
       out.weights.insert(out.weights.end(), times_[t].begin(), times_[t].begin() + static_cast<ptrdiff_t>(lanes_));
-    }
     return true;
   }
 
@@ -72,6 +81,12 @@ class Builder {
       written_[ops_[i].out] = 1;
       if (const Pieces* p = pieces_of(i)) written_[p->first_out] = 1;
     }
+  }
+
+  void find_outputs(uint32_t end, std::vector<uint16_t>& outputs) const {
+    for (uint32_t t = 0; t < written_.size(); ++t)
+      if (written_[t] && t != kDrop && (t < kSlots || read_later(static_cast<uint16_t>(t), end)))
+        outputs.push_back(static_cast<uint16_t>(t));
   }
 
   void step(const FlatOp& op, const Pieces* pieces) {
@@ -123,7 +138,7 @@ std::vector<Summary> summarise(const std::vector<FlatOp>& ops, const std::vector
   const auto n = static_cast<uint32_t>(ops.size());
   for (uint32_t begin = 0; begin < n;) {
     uint32_t end = begin;
-    while (end < n && is_local(ops[end], ops[end].in_pieces ? &pieces[end] : nullptr)) ++end;
+    while (end < n && is_local(ops[end])) ++end;
     if (Summary s; end - begin >= kMinOps && builder.build(begin, end, s)) out.push_back(std::move(s));
     begin = std::max(end, begin + 1);
   }
