@@ -44,8 +44,7 @@ TEST(RunJob, AnUnknownHostProfileIsRefused) {
   ASSERT_TRUE(job);
   const auto result = run_job(job.value());
   ASSERT_FALSE(result);
-  EXPECT_EQ(to_text(result.errors()),
-            "training.host_profile: unknown profile 'megatrom' (did you mean 'megatron'?)\n");
+  EXPECT_EQ(to_text(result.errors()), "training.host_profile: unknown profile 'megatrom' (did you mean 'megatron'?)\n");
 }
 
 }  // namespace
