@@ -17,13 +17,14 @@ using Json = nlohmann::ordered_json;
 std::string gib(Bytes b) { return fmt::format("{:.2f}", b.gib()); }
 std::string percent(double share) {
   const double p = share * 100;
-  return p != 0 && std::fabs(p) < 10 ? fmt::format("{:.1f} %", p) : fmt::format("{:.0f} %", p);
+  if (p != 0 && std::fabs(p) < 0.05) return "< 0.1 %";
+  return p != 0 && std::fabs(p) < 9.95 ? fmt::format("{:.1f} %", p) : fmt::format("{:.0f} %", p);
 }
 std::string seconds(double s) { return to_text(Time::from_seconds(s)); }
 
-/// "1.60 M", "812 k".
+/// "1.60 M", "812 k", "70.6 B": how people count parameters and tokens.
 std::string short_count(double n) {
-  constexpr const char* kUnits[] = {"", " k", " M", " G", " T", " P"};
+  constexpr const char* kUnits[] = {"", " k", " M", " B", " T", " P"};
   size_t u = 0;
   while (u + 1 < std::size(kUnits) && std::fabs(n) >= 999.5) {
     n /= 1000;
@@ -271,14 +272,15 @@ std::string print_screen(const Sheet& s) {
   line(fmt::format("Time of the step on rank {} (where it ends)", r.critical_rank));
   {
     const double total = r.step_time.seconds();
-    Table table({"", "time", "share", ""});
     size_t widest = 0;
     const auto terms = sorted_terms(r.time);
     for (const Named& n : terms) widest = std::max(widest, term_words(n.key).size());
     for (const Named& n : terms) {
       const auto bars = static_cast<size_t>(std::lround(n.seconds / total * 50));
-      line(fmt::format("  {:<{}}  {:>9}  {:>6}  {}", term_words(n.key), widest, seconds(n.seconds),
-                       percent(n.seconds / total), std::string(bars, '#')));
+      std::string row = fmt::format("  {:<{}}  {:>9}  {:>6}  {}", term_words(n.key), widest, seconds(n.seconds),
+                                    percent(n.seconds / total), std::string(bars, '#'));
+      row.erase(row.find_last_not_of(' ') + 1);
+      line(row);
     }
   }
   line("");

@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <unordered_map>
 
 #include "core/report/report.hpp"
 #include "core/trace/file.hpp"
@@ -56,10 +57,44 @@ BlockIndex index_of(const plan::Block& block) {
   return x;
 }
 
+/// When one rank was ready for its transfers: what the other side waits for.
+struct Readiness {
+  std::unordered_map<uint64_t, int64_t> sends, receives;           // by message
+  std::unordered_map<uint32_t, std::vector<int64_t>> collectives;  // by group, in order
+};
+
+/// Names a message on both sides: the receiving stage and chunk, the micro-batch, the way it goes, the how-manieth.
+uint64_t message_key(int64_t stage, int64_t chunk, int64_t micro_batch, bool forward, uint64_t nth) {
+  return static_cast<uint64_t>(stage) << 48 ^ static_cast<uint64_t>(chunk) << 36 ^
+         static_cast<uint64_t>(micro_batch) << 12 ^ (nth << 1 | forward);
+}
+
+/// Runs of the step and, for those that are asked, when they were ready.
+class Runs {
+ public:
+  Runs(const Plan& plan, std::vector<BlockIndex>& blocks) : plan_(plan), blocks_(blocks), pp_(plan.mesh.find("pp")) {}
+  void add(const trace::RankSpans& run) {
+    by_rank_.emplace(run.rank, &run);
+    by_stage_.emplace(stage(run.rank), &run);
+  }
+  int64_t stage(uint32_t rank) const { return pp_ ? plan_.mesh.coordinate(RankId{rank}, *pp_) : 0; }
+  bool has(uint32_t rank) const { return by_rank_.contains(rank); }
+  /// Of that rank, else of one at the same stage; null: the trace has neither.
+  const Readiness* readiness(uint32_t rank);
+
+ private:
+  const Plan& plan_;
+  std::vector<BlockIndex>& blocks_;
+  std::optional<AxisId> pp_;
+  std::unordered_map<uint32_t, const trace::RankSpans*> by_rank_;
+  std::unordered_map<int64_t, const trace::RankSpans*> by_stage_;
+  std::unordered_map<uint32_t, Readiness> ready_;
+};
+
 class RankWalk {
  public:
-  RankWalk(const Plan& plan, std::vector<BlockIndex>& blocks, const trace::RankSpans& run)
-      : plan_(plan), blocks_(blocks), spans_(run.spans), rank_{run.rank} {
+  RankWalk(const Plan& plan, std::vector<BlockIndex>& blocks, Runs& runs, const trace::RankSpans& run)
+      : plan_(plan), blocks_(blocks), runs_(runs), spans_(run.spans), rank_{run.rank} {
     const plan::Program& program = plan.programs[program_of(plan, rank_).v];
     for (const plan::StepOrder& variant : program.steps) {
       size_t n = 0;
@@ -76,11 +111,40 @@ class RankWalk {
       first_.push_back(first_.empty() ? 0 : first_.back() + last_count_);
       last_count_ = static_cast<uint32_t>(x.instances.size());
     }
+    std::unordered_map<uint64_t, uint64_t> messages;
+    std::unordered_map<uint32_t, uint64_t> collectives;
     for (uint32_t i = 0; i < spans_.size(); ++i) {
       const Op& o = op(i);
       on_stream_[static_cast<size_t>(o.stream)].push_back(i);
       if (std::holds_alternative<plan::HostWait>(o.body)) host_waits_.push_back(i);
+      if (const auto* c = std::get_if<plan::Collective>(&o.body))
+        names_.emplace(i, Name{{}, collectives[c->group.v]++});
+      if (const auto peer = peer_of_span(i)) {
+        const auto* send = std::get_if<plan::Send>(&o.body);
+        const bool next = send ? send->to == plan::Direction::next_stage
+                               : std::get<plan::Receive>(o.body).from == plan::Direction::next_stage;
+        const bool forward = next == (send != nullptr);
+        const plan::Binding b = binding(i);
+        const int64_t stage = runs_.stage(send ? peer->rank.v : rank_.v), chunk = send ? peer->chunk : b.chunk;
+        const uint64_t nth = messages[message_key(stage, chunk, b.micro_batch, forward, 0)]++;
+        names_.emplace(i, Name{peer->rank, message_key(stage, chunk, b.micro_batch, forward, nth)});
+      }
     }
+  }
+
+  Readiness readiness() const {
+    Readiness r;
+    for (const auto& [i, name] : names_) {
+      const Op& o = op(i);
+      if (const auto* c = std::get_if<plan::Collective>(&o.body)) {
+        auto& list = r.collectives[c->group.v];
+        if (list.size() <= name.key) list.resize(name.key + 1);
+        list[name.key] = spans_[i].begin_ps;
+      } else {
+        (std::holds_alternative<plan::Send>(o.body) ? r.sends : r.receives)[name.key] = spans_[i].begin_ps;
+      }
+    }
+    return r;
   }
 
   int64_t end() const {
@@ -98,7 +162,8 @@ class RankWalk {
       if (!is_work(op(i))) continue;
       const int64_t b = std::clamp(s.begin_ps, from_, end), e = std::clamp(s.end_ps, b, end);
       if (b > from_) explain_gap(i, b);
-      add(term_of(op(i)), e - b);
+      from_ = b;
+      attribute(i, e);
       from_ = e;
     }
     if (from_ < end) {
@@ -163,6 +228,63 @@ class RankWalk {
   }
 
  private:
+  struct Name {
+    RankId peer;       // of a message
+    uint64_t key = 0;  // message_key, or the how-manieth of its group
+  };
+
+  plan::Binding binding(uint32_t i) const {
+    const plan::Invocation& v = (*order_)[spans_[i].invocation];
+    const Op& o = op(i);
+    size_t which = 0;
+    if (v.bindings > 1 && o.reads.count + o.writes.count > 0)
+      which = block(i).refs[o.reads.count ? o.reads.begin : o.writes.begin].binding;
+    return v.binding[which];
+  }
+
+  std::optional<plan::Peer> peer_of_span(uint32_t i) const {
+    const Op& o = op(i);
+    const auto* send = std::get_if<plan::Send>(&o.body);
+    const auto* receive = std::get_if<plan::Receive>(&o.body);
+    if (!send && !receive) return std::nullopt;
+    return plan::peer_of(plan_, rank_, binding(i).chunk, send ? send->to : receive->from);
+  }
+
+  /// When the last of the other sides of a transfer was ready; its own begin if the trace does not hold them.
+  int64_t others_ready(uint32_t i) const {
+    const auto it = names_.find(i);
+    int64_t at = spans_[i].begin_ps;
+    if (it == names_.end()) return at;
+    const Op& o = op(i);
+    if (const auto* c = std::get_if<plan::Collective>(&o.body)) {
+      auto [cached, fresh] = members_.try_emplace(c->group.v);
+      if (fresh)
+        for (RankId m : plan::group_members(plan_.mesh, plan_.group(c->group), rank_))
+          if (m != rank_ && runs_.has(m.v)) cached->second.push_back(m);
+      for (RankId m : cached->second) {
+        const Readiness* r = runs_.readiness(m.v);
+        const auto list = r->collectives.find(c->group.v);
+        if (list != r->collectives.end() && it->second.key < list->second.size())
+          at = std::max(at, list->second[it->second.key]);
+      }
+      return at;
+    }
+    if (const Readiness* r = runs_.readiness(it->second.peer.v)) {
+      const auto& other = std::holds_alternative<plan::Send>(o.body) ? r->receives : r->sends;
+      if (const auto found = other.find(it->second.key); found != other.end()) at = std::max(at, found->second);
+    }
+    return at;
+  }
+
+  /// The part of op i before `now`: waiting for the others, then its own work. Returns its begin.
+  int64_t attribute(uint32_t i, int64_t now) {
+    const int64_t begin = std::clamp(spans_[i].begin_ps, from_, now);
+    const int64_t start = std::clamp(others_ready(i), begin, now);
+    add(waiting_term(op(i)), start - begin);
+    add(term_of(op(i)), now - start);
+    return begin;
+  }
+
   const BlockIndex::Instance& instance(uint32_t i) const {
     return blocks_[(*order_)[spans_[i].invocation].block.v].instances[spans_[i].op];
   }
@@ -272,20 +394,15 @@ class RankWalk {
       now = at;
       if (!cause || now == from_) return now;
       i = cause->span;
-      const int64_t begin = std::clamp(spans_[i].begin_ps, from_, now);
-      add(term_of(op(i)), now - begin);
-      now = begin;
+      now = attribute(i, now);
     }
     return now;
   }
-  int64_t back_through(uint32_t i, int64_t now) {
-    const int64_t begin = std::clamp(spans_[i].begin_ps, from_, now);
-    add(term_of(op(i)), now - begin);
-    return before(i, begin);
-  }
+  int64_t back_through(uint32_t i, int64_t now) { return before(i, attribute(i, now)); }
 
   const Plan& plan_;
   std::vector<BlockIndex>& blocks_;
+  Runs& runs_;
   const std::vector<Span>& spans_;
   RankId rank_;
   const std::vector<plan::Invocation>* order_ = nullptr;
@@ -293,9 +410,24 @@ class RankWalk {
   uint32_t last_count_ = 0;
   std::array<std::vector<uint32_t>, plan::kStreams> on_stream_;
   std::vector<uint32_t> host_waits_;
+  std::unordered_map<uint32_t, Name> names_;                           // of spans that are transfers
+  mutable std::unordered_map<uint32_t, std::vector<RankId>> members_;  // other members of a group in the trace
   int64_t from_ = 0;
   Sums sums_{};
 };
+
+const Readiness* Runs::readiness(uint32_t rank) {
+  auto run = by_rank_.find(rank);
+  const trace::RankSpans* spans = run != by_rank_.end() ? run->second : nullptr;
+  if (!spans) {
+    const auto like = by_stage_.find(stage(rank));
+    if (like == by_stage_.end()) return nullptr;
+    spans = like->second;
+  }
+  const auto known = ready_.find(spans->rank);
+  if (known != ready_.end()) return &known->second;
+  return &ready_.emplace(spans->rank, RankWalk(plan_, blocks_, *this, *spans).readiness()).first->second;
+}
 
 TimeBreakdown to_seconds(const Sums& sums) {
   TimeBreakdown t;
@@ -378,18 +510,20 @@ Result<StepReport> step_report(const JobSpec& job, const Plan& plan, const trace
   if (auto checked = trace::check_against_plan(trace, plan); !checked) return checked.errors();
   StepReport r;
   const uint32_t step = trace.ranks.back().step;
-  const auto pp = plan.mesh.find("pp");
   struct Slowest {
     const trace::RankSpans* run = nullptr;
     int64_t end = 0;
   };
+  std::vector<BlockIndex> blocks(plan.blocks.size());
+  Runs runs(plan, blocks);
   std::map<int64_t, Slowest> stages;
   Slowest critical;
   for (const trace::RankSpans& run : trace.ranks) {
     if (run.step != step || run.spans.empty()) continue;
+    runs.add(run);
     int64_t end = run.spans[0].end_ps;
     for (const Span& s : run.spans) end = std::max(end, s.end_ps);
-    const int64_t stage = pp ? plan.mesh.coordinate(RankId{run.rank}, *pp) : 0;
+    const int64_t stage = runs.stage(run.rank);
     Slowest& slowest = stages[stage];
     if (!slowest.run || end > slowest.end) slowest = {&run, end};
     if (!critical.run || end > critical.end) critical = {&run, end};
@@ -398,9 +532,8 @@ Result<StepReport> step_report(const JobSpec& job, const Plan& plan, const trace
   // Instants count from the end of the step before on the slowest rank: the critical rank's step is [0, end).
   r.step_time = Time::ps(critical.end);
   r.critical_rank = critical.run->rank;
-  std::vector<BlockIndex> blocks(plan.blocks.size());
   for (const auto& [stage, slowest] : stages) {
-    RankWalk walk(plan, blocks, *slowest.run);
+    RankWalk walk(plan, blocks, runs, *slowest.run);
     // A rank that is early began early: its own step is as long.
     const Sums sums = walk.breakdown(slowest.end - critical.end, slowest.end);
     r.by_stage.push_back({stage, slowest.run->rank, to_seconds(sums)});
