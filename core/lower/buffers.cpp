@@ -219,7 +219,12 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
   l.norm1 = wide("norm1_out", Role::activation, c.act, {n.rows, n.h});
   l.stats1 = make("norm1_stats", Role::activation, DType::f32, {n.rows, stats});
   l.qkv = make("qkv_out", Role::activation, c.act, {n.tokens, n.qkv});
-  if (m.qk_norm) l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
+  l.attention_in = l.qkv;
+  if (m.qk_norm) {
+    // The norm's backward needs what the norm read, attention's what it wrote. (v is in both: frameworks share it.)
+    l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
+    l.attention_in = make("qkv_normed", Role::activation, c.act, {n.tokens, n.qkv});
+  }
   l.attention = make("attention_out", Role::activation, c.act, {n.tokens, n.attention});
   if (c.job.strategy.attention == AttentionKernel::flash) {
     l.lse = core("attention_lse", Role::activation, DType::f32, {n.b * n.heads, n.s});

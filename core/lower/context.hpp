@@ -51,7 +51,7 @@ struct ParameterIds {
 /// Buffers of one layer that a forward leaves for its backward. Two sets exist: saved (micro-batch scope) and remade
 /// (invocation scope) for recomputed layers.
 struct LayerBuffers {
-  BufferId norm1, stats1, qkv, qk_stats, attention, lse, scores, probs, dropped, attention_mask, residual,
+  BufferId norm1, stats1, qkv, qk_stats, attention_in, attention, lse, scores, probs, dropped, attention_mask, residual,
       residual_mask, norm2, stats2, fc1, activation, output_mask;
   BufferId norm1_f8, attention_f8, norm2_f8, activation_f8;  // fp8 products: inputs kept for the weight gradient
 };

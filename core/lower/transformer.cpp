@@ -155,7 +155,7 @@ Compute rope(const Context& c, Kernel kernel) {
 /// Scores to context: from qkv to the attention output and what its backward needs.
 void core_attention(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, Phase phase, BufferRef out) {
   const AttentionShape a = attention_shape(c);
-  const BufferRef qkv = ref(l.qkv, j);
+  const BufferRef qkv = ref(l.attention_in, j);
   if (l.lse.valid()) {
     b.compute("attention", phase, attention_forward(a), {qkv}, {out, ref(l.lse, j)});
     return;
@@ -195,10 +195,10 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     op.dims = {n.b, n.s, n.heads, n.kv_heads, n.d};
     op.scalar = 1e-6;
     b.compute("qk norm", phase, op, {ref(l.qkv, j), c.weight(id.q_gamma, j), c.weight(id.k_gamma, j)},
-              {ref(l.qkv, j), ref(l.qk_stats, j)});
+              {ref(l.attention_in, j), ref(l.qk_stats, j)});
   }
   if (c.model_spec().position == Position::rotary)
-    b.compute("rope", phase, rope(c, Kernel::rope_forward), {ref(l.qkv, j)}, {ref(l.qkv, j)});
+    b.compute("rope", phase, rope(c, Kernel::rope_forward), {ref(l.attention_in, j)}, {ref(l.attention_in, j)});
   core_attention(b, c, l, j, phase, ref(l.attention, j));
   const BufferRef attention_in = narrowed(b, c, phase, ref(l.attention, j), ref(l.attention_f8, j));
   linear(b, c, "proj", phase, attention_in, id.proj, -1, j, ref(t.projection, j), n.h, n.attention);
@@ -292,7 +292,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
               {c.gradient(id.proj_bias, j)});
 
   const AttentionShape a = attention_shape(c);
-  const BufferRef qkv = ref(l.qkv, j), d_qkv = ref(t.d_qkv, j), d_attention = ref(t.d_attention, j);
+  const BufferRef qkv = ref(l.attention_in, j), d_qkv = ref(t.d_qkv, j), d_attention = ref(t.d_attention, j);
   if (c.strategy().recompute.kind == RecomputeKind::selective)
     core_attention(b, c, l, j, Phase::recompute, ref(l.attention, j));
   if (l.lse.valid()) {
@@ -320,7 +320,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
     op.dims = {n.b, n.s, n.heads, n.kv_heads, n.d};
     op.scalar = 1e-6;
     b.compute("qk norm backward", input, op,
-              {d_qkv, qkv, c.weight(id.q_gamma, j), c.weight(id.k_gamma, j), ref(l.qk_stats, j)},
+              {d_qkv, ref(l.qkv, j), c.weight(id.q_gamma, j), c.weight(id.k_gamma, j), ref(l.qk_stats, j)},
               {d_qkv, c.gradient(id.q_gamma, j), c.gradient(id.k_gamma, j)});
   }
   const BufferRef x = enter_region(b, c, ref(f8 ? l.norm1_f8 : l.norm1, j), ref(full1, j), input);

@@ -49,8 +49,8 @@ constexpr KernelOperands operands_of(Kernel k) {
     case Kernel::loss_backward: return {4, 4, 1, 1, 0};
     case Kernel::scale: return {1, 1, 1, 1, 0};
     case Kernel::square_sum: return {1, 255, 1, 1, 1};
-    case Kernel::adam: return {4, 5, 3, 4, 0};
-    case Kernel::sgd: return {2, 4, 1, 3, 0};
+    case Kernel::adam: return {4, 5, 4, 4, 0};
+    case Kernel::sgd: return {2, 3, 2, 2, 0};
     case Kernel::fill_zero: return {0, 0, 1, 255, 0};
     case Kernel::cast: return {1, 1, 1, 1, 0};
     case Kernel::copy: return {1, 255, 1, 255, 0};

@@ -190,20 +190,21 @@ enum class Phase : uint8_t {
 };
 
 /// Compute kernels. Operands are positional; [..] optional. T = rows of a token matrix (sequence x batch,
-/// sequence-major), h hidden, V vocabulary shard. Accumulating outputs are listed in `writes` and Compute::accumulate.
+/// sequence-major), h hidden, V vocabulary shard. Outputs that accumulate say so below (gemm: with
+/// Compute::accumulate); core/plan/kernels.hpp has the operand counts as a table.
 enum class Kernel : uint8_t {
   // reads -> writes
   gemm,                 // A, B, [bias] -> C        C[m,n] (+)= op(A)[m,k] op(B)[k,n] + bias[n]
   bias_gradient,        // dY -> db                 column sums, accumulates
   norm_forward,         // x, gamma, [beta] -> y, stats
   norm_backward,        // dy, x, gamma, stats -> dx, dgamma, [dbeta]    dgamma, dbeta accumulate
-  rope_forward,         // qkv -> qkv               rotates q and k in place
+  rope_forward,         // qkv -> qkv               q and k of position p: pairs (i, i + d/2) by p 10000^(-2i/d)
   rope_backward,        // dqkv -> dqkv
-  qk_norm_forward,      // qkv, gq, gk -> qkv, stats
-  qk_norm_backward,     // dqkv, qkv, gq, gk, stats -> dqkv, dgq, dgk
+  qk_norm_forward,      // qkv, gq, gk -> normed qkv, stats    RMS of each q and k head; v is copied
+  qk_norm_backward,     // dqkv, qkv, gq, gk, stats -> dqkv, dgq, dgk    qkv: what the forward read; gains accumulate
   attention_forward,    // qkv -> out, lse          flash: scores never stored
   attention_backward,   // dout, qkv, out, lse -> dqkv
-  scores_forward,       // qkv -> scores            unfused attention, batched products: Q K^T
+  scores_forward,       // qkv -> scores            unfused attention, batched products: Q K^T, not scaled
   softmax_forward,      // scores -> probs          scale, causal mask, softmax
   context_forward,      // probs, qkv -> out        P V
   context_backward,     // dout, probs, qkv -> dprobs, dqkv    (writes the v part of dqkv)
@@ -220,7 +221,7 @@ enum class Kernel : uint8_t {
   embedding_backward,   // dx, tokens -> dtable     accumulates
   position_forward,     // x, table -> y            adds the row of each position
   position_backward,    // dy -> dtable             accumulates
-  loss_max,             // logits -> max            of the vocabulary shard, for each token
+  loss_max,             // logits -> max            of the vocabulary shard, for each token; padding columns left out
   loss_sums,            // logits, max, labels -> sums [2, T]      sum of exponentials, target logit
   loss_forward,         // sums, max -> loss        mean over tokens and micro-batches, accumulates
   loss_backward,        // logits, max, sums, labels -> dlogits
@@ -228,11 +229,12 @@ enum class Kernel : uint8_t {
   square_sum,  // x, [duplicates...] -> scalar    accumulates the squares of x, less those of `duplicates` (which
                // share storage with x) on ranks whose index in Compute::group is not 0; the last
                // Compute::function duplicates are left out on every rank
-  adam,        // grad, [norm], master, m, v -> param, master, m, v    without master weights: param for master
-  sgd,
-  fill_zero,  // -> x
-  cast,       // x -> y
-  copy,       // x... -> y...             one by one; with Compute::group: y = this rank's rows of x
+  adam,        // grad, [norm], master, m, v -> param, master, m, v    without master weights: param for master;
+               // norm: the sum of squares over all ranks, clipped at Compute::scalar
+  sgd,         // grad, [norm], master -> param, master
+  fill_zero,   // -> x
+  cast,        // x -> y
+  copy,        // x... -> y...             one by one; with Compute::group: y = this rank's rows of x
   transpose
 };
 
@@ -244,7 +246,9 @@ struct Work {
 };
 
 /// dims by kernel: gemm {m, n, k}; attention and its parts {batch, seq, heads, kv_heads, head_dim};
-/// token-wise kernels {rows, columns}; embedding and loss {rows, columns, vocabulary shard}; optimizer {elements}.
+/// token-wise kernels {rows, columns}; embedding {rows, columns, vocabulary shard}; position {rows, columns, batch};
+/// loss {rows, vocabulary of the model, vocabulary shard}: columns from the vocabulary on are padding; optimizer {elements}.
+/// qkv rows: for each key/value head its queries, then k, then v. Scores and probabilities: [batch, heads, seq, seq].
 struct Compute {
   Kernel kernel = Kernel::gemm;
   DType dtype = DType::bf16;  // of the arithmetic

@@ -353,8 +353,8 @@ void Reference::fill_tokens(Rank& r, const Task& t, const BufferRef& ref, const 
   for (int64_t row = 0; row < x.size; ++row) {
     const int64_t sample = (micro_batch * replicas + replica) * b + row % b;
     const int64_t position = row / b + (labels ? 1 : 0);
-    const uint64_t h =
-        mix(mix(mix(plan_.seed) ^ static_cast<uint64_t>(step_)) ^ static_cast<uint64_t>(sample * 100003 + position));
+    const uint64_t h = mix(mix(mix(plan_.seed) ^ static_cast<uint64_t>(options_.same_tokens ? 0 : step_)) ^
+                           static_cast<uint64_t>(sample * 100003 + position));
     x[row] = static_cast<double>(h % static_cast<uint64_t>(vocabulary_));
   }
 }

@@ -21,6 +21,7 @@ namespace wt::reference {
 struct Options {
   uint64_t order_seed = 0;  // of the order in which ready ops of all ranks and streams run
   double learning_rate = 1e-3;
+  bool same_tokens = false;  // the tokens of step 0 in every step
 };
 
 class Reference {

@@ -184,8 +184,8 @@ inline Plan small_plan() {
         .op("ends", Phase::reduce, Stream::data,
             Collective{CollectiveKind::all_reduce, Reduction::sum, DType::f32, GroupId{1}, 48}, {gradients},
             {gradients})
-        .op("sgd", Phase::optimizer, Stream::compute, kernel(Kernel::sgd, {12}), {gradients, flat}, {flat}, {}, {},
-            {{Wait::Kind::op, 1, 0, 0}})
+        .op("sgd", Phase::optimizer, Stream::compute, kernel(Kernel::sgd, {12}), {gradients, flat}, {flat, flat}, {},
+            {}, {{Wait::Kind::op, 1, 0, 0}})
         .op("zero", Phase::optimizer, Stream::compute, kernel(Kernel::fill_zero, {12}), {}, {gradients})
         .op("done", Phase::optimizer, Stream::compute, HostWait{}, {}, {}, {}, {}, {compute_tail});
   };
