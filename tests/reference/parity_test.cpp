@@ -291,6 +291,31 @@ TEST_P(Parity, EveryStrategyTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Parity, testing::ValuesIn(kModels), [](const auto& c) { return c.param.name; });
 
+/// A new schedule is tested without being named: with as many chunks as it takes, on two and four stages.
+TEST(Schedules, EachTrainsLikeOneRank) {
+  const JobSpec one = tiny_job();
+  const Trained a = train(one, 1);
+  for (const lower::Schedule* schedule : lower::all_schedules()) {
+    int accepted = 0;
+    for (const int64_t pipeline : {2, 4})
+      for (const int64_t chunks : {1, 2}) {
+        JobSpec many = one;
+        cut(many, 1, pipeline, 1);
+        many.strategy.schedule = schedule->name;
+        many.strategy.virtual_stages = chunks;
+        if (!lower::lower(many).ok()) continue;
+        ++accepted;
+        SCOPED_TRACE(fmt::format("{} on {} stages of {} chunks", schedule->name, pipeline, chunks));
+        try {
+          const Trained b = train(many, 2);
+          for (size_t i = 0; i < kSteps; ++i)
+            EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
+        } catch (const Fault& f) { ADD_FAILURE() << f.what(); }
+      }
+    EXPECT_GT(accepted, 0) << schedule->name;
+  }
+}
+
 /// A loss that cannot fall tests little: on the same tokens in every step it must.
 TEST(Training, LossFallsOnTokensSeenBefore) {
   const auto lowered = lower::lower(tiny_job());
