@@ -48,6 +48,7 @@ class ModelPricing final : public Pricing {
   Time device_gap() const override { return models_.compute.device_gap(); }
   Time kernel_issue() const override { return issue_; }
   Time transfer_issue() const override { return transfer_issue_; }
+  bool launch_blocks() const override { return training_.blocking_launch; }
   Time operator_issue(plan::Phase phase) const override { return models_.compute.host_operator(training_, phase); }
   Time checkpoint_issue() const override { return models_.compute.host_checkpoint(training_); }
   MachineCells cells() const override {

@@ -201,6 +201,7 @@ void describe(V& v, TrainingSpec& t) {
   v.number("gradient_clipping", t.gradient_clipping, 0, 1e9, kOptional);
   v.flag("dropout", t.dropout, kOptional);
   v.flag("fused_kernels", t.fused_kernels, kOptional);
+  v.flag("blocking_launch", t.blocking_launch, kOptional);
   v.flag("gradient_fusion", t.gradient_fusion, kOptional);
   v.flag("fused_loss", t.fused_loss, kOptional);
   v.integer("vocab_multiple", t.vocab_multiple, kWidth, kOptional);

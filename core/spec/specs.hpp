@@ -215,6 +215,7 @@ struct TrainingSpec {
   double gradient_clipping = 1.0;  // 0: none
   bool dropout = false;
   bool fused_kernels = true;     // bias + activation, bias + dropout + add, masked softmax, rope
+  bool blocking_launch = false;  // CUDA_LAUNCH_BLOCKING=1: the host issues an op when the one before is over
   bool gradient_fusion = true;   // weight-gradient products add into the gradient buffer; else a kernel of its own does
   bool fused_loss = false;       // no fp32 copy of the logits
   int64_t vocab_multiple = 128;  // vocabulary padded to a multiple of this times tensor

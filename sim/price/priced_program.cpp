@@ -79,6 +79,8 @@ class Flattener {
         f.kind = std::holds_alternative<plan::HostWait>(op.body) ? OpKind::host_wait : OpKind::plain;
         issue = 0;
       }
+      // The host issues the next op only when this one is over: its issue shows on the device every time.
+      if (pricing_.launch_blocks() && !std::holds_alternative<plan::Join>(op.body)) duration_ += issue;
       constexpr int64_t limit = int64_t{1} << 46;
       if (duration_ < 0 || duration_ >= limit || issue < 0 || issue >= limit)
         errors.push_back({fmt::format("block '{}', op '{}'", block.name, op.name),

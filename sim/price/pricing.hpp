@@ -39,6 +39,7 @@ class Pricing {
   virtual Time kernel_issue() const = 0;                         // host, one kernel
   virtual Time transfer_issue() const = 0;                       // host, one collective, message or copy
   virtual Time operator_issue(plan::Phase) const { return {}; }  // host, one compute op beside its kernels
+  virtual bool launch_blocks() const { return false; }           // CUDA_LAUNCH_BLOCKING: the host waits for every op
   virtual Time checkpoint_issue() const { return {}; }           // host, once where recompute begins
   virtual MachineCells cells() const = 0;
 };
