@@ -306,6 +306,7 @@ void make_activations(Context& c) {
   e.tokens = mb("tokens", Role::tokens, DType::i32, {n.tokens}, false);
   e.labels = mb("labels", Role::labels, DType::i32, {n.tokens}, false);
   e.hidden = mb("hidden", Role::activation, c.act, {n.rows, n.h});
+  if (n.p > 1 && kept_edges(st) == 2) e.received = mb("received", Role::activation, c.act, {n.rows, n.h}, false);
   e.embedded = tmp("embedded", Role::transient, c.act, {n.tokens, n.h}, false);
   e.positioned = tmp("positioned", Role::transient, c.act, {n.tokens, n.h}, false);
   if (m.embedding_norm) {

@@ -65,7 +65,7 @@ struct TransientBuffers {
 };
 
 struct EdgeBuffers {  // embedding and head
-  BufferId tokens, labels, hidden, embedded, positioned, normed_embedding, embedding_stats, embedding_mask;
+  BufferId tokens, labels, hidden, received, embedded, positioned, normed_embedding, embedding_stats, embedding_mask;
   BufferId final_norm, final_stats, final_full, logits, logits32, loss_max, loss_sums, loss, d_logits, d_final_full,
       d_final, d_embedded, d_positioned;
 };
@@ -87,7 +87,11 @@ struct ChunkPart {
     std::vector<Instance> members;  // in the order in which gradients become ready
     int64_t elements = 0;           // padded
     BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
+    BufferId low_gradient;          // beside fp32 gradients: what autograd made, in the dtype of the weights
+    BufferId flat, wide, flat_step;  // copies of GradientCopies: of the bucket, in fp32, of the owned part
   };
+  BufferId norm_copy;             // the largest owned gradient in 64 bits
+  BufferId step_flat, step_main;  // DeepSpeed's update: what the rank owns in one piece, flattened and in fp32
   std::vector<Bucket> buckets;  // bucket 0: the last parameters
   BlockId forward, forward_first, backward, backward_last;
   BlockId load, build, master, moments, narrow, zero, reduce, tail, sum_squares, update, gather;
@@ -193,9 +197,14 @@ void receive_input(BlockBuilder&, const Context&, P2p);
 void send_output(BlockBuilder&, const Context&, const ChunkPart&);
 void receive_gradient(BlockBuilder&, const Context&, const ChunkPart&, P2p);
 void send_gradient(BlockBuilder&, const Context&);
+/// After the last op of a backward: what the engine kept for this micro-batch.
+void release_edges(BlockBuilder&, const Context&, const ChunkPart&);
 
 /// core/lower/strategies/data_parallel.cpp: buckets, their views, reduction and gathering.
 bool shards_optimizer(const StrategySpec&);
+GradientCopies gradient_copies(const StrategySpec&);
+/// Hidden states that the pipeline engine keeps (StrategySpec::kept_edges).
+int64_t kept_edges(const StrategySpec&);
 bool overlaps_reduce(const StrategySpec&);
 bool overlaps_gather(const StrategySpec&);
 void make_buckets(Context&, ChunkPart&);

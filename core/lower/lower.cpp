@@ -138,6 +138,7 @@ plan::Block backward_block(Context& c, const ChunkPart& part, const std::string&
   } else {
     send_gradient(b, c);
   }
+  release_edges(b, c, part);
   if (last) {
     b.segment(-1);
     reduce.finish(b);

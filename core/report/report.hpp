@@ -51,8 +51,10 @@ struct PhasePeak {
 
 struct StageMemory {
   int64_t stage = 0;     // pipeline rank
-  Bytes peak, reserved;  // reserved = peak + fragmentation + context + communicators
-  Bytes fragmentation, context, communicators;
+  Bytes peak, reserved;  // reserved = peak + cached + fragmentation + context + communicators
+  // cached: what the caching allocator holds beyond the peak (core/report/allocator.hpp; not in memory_peaks);
+  // fragmentation: the share that the job adds to it.
+  Bytes cached, fragmentation, context, communicators;
   int64_t communicator_count = 0;
   std::string peak_phase;
   std::vector<MemoryItem> items;    // at the peak, largest first

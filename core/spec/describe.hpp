@@ -181,6 +181,8 @@ void describe(V& v, StrategySpec& s) {
   v.dtype("gradient_dtype", s.gradient_dtype, kOptional);
   v.flag("overlap_grad_reduce", s.overlap_grad_reduce, kOptional);
   v.flag("overlap_param_gather", s.overlap_param_gather, kOptional);
+  v.choice("gradient_copies", s.gradient_copies, kOptional);
+  v.integer("kept_edges", s.kept_edges, Range{-1, 2}, kOptional);
   v.recompute("recompute", s.recompute);
   v.choice("attention", s.attention, kOptional);
   v.flag("tensor_async_backward", s.tensor_async_backward, kOptional);
@@ -204,6 +206,7 @@ void describe(V& v, TrainingSpec& t) {
   v.flag("blocking_launch", t.blocking_launch, kOptional);
   v.flag("gradient_fusion", t.gradient_fusion, kOptional);
   v.flag("fused_loss", t.fused_loss, kOptional);
+  v.flag("parallel_loss", t.parallel_loss, kOptional);
   v.integer("vocab_multiple", t.vocab_multiple, kWidth, kOptional);
   v.number("total_tokens", t.total_tokens, 0, 1e18, kOptional);
   v.natural("seed", t.seed, kOptional);

@@ -49,6 +49,13 @@ std::span<const Named<DataParallel>> names_of(DataParallel) {
                                               {"zero1", DataParallel::zero1}};
   return k;
 }
+std::span<const Named<GradientCopies>> names_of(GradientCopies) {
+  static constexpr Named<GradientCopies> k[] = {{"automatic", GradientCopies::automatic},
+                                                {"none", GradientCopies::none},
+                                                {"flat", GradientCopies::flat},
+                                                {"flat_wide", GradientCopies::flat_wide}};
+  return k;
+}
 std::span<const Named<RecomputeKind>> names_of(RecomputeKind) {
   static constexpr Named<RecomputeKind> k[] = {
       {"none", RecomputeKind::none}, {"selective", RecomputeKind::selective}, {"full", RecomputeKind::full}};

@@ -22,6 +22,7 @@ std::span<const Named<GpuGeneration>> names_of(GpuGeneration);
 std::span<const Named<ScaleUpKind>> names_of(ScaleUpKind);
 std::span<const Named<FabricKind>> names_of(FabricKind);
 std::span<const Named<DataParallel>> names_of(DataParallel);
+std::span<const Named<GradientCopies>> names_of(GradientCopies);
 std::span<const Named<RecomputeKind>> names_of(RecomputeKind);
 std::span<const Named<RecomputeMethod>> names_of(RecomputeMethod);
 std::span<const Named<AttentionKernel>> names_of(AttentionKernel);

@@ -165,6 +165,13 @@ enum class DataParallel : uint8_t {
   distributed_optimizer,  // Megatron: reduce-scatter of element-sized buckets, sharded Adam, all-gather of weights
   zero1                   // DeepSpeed stage 1: all-reduce at the boundary, sharded Adam, all-gather of weights
 };
+/// Copies that gradients pass through between the backward and the update.
+enum class GradientCopies : uint8_t {
+  automatic,  // flat with zero1, else none
+  none,
+  flat,      // DeepSpeed: buckets and the owned part are flattened, 16-bit norms are taken of 64-bit copies
+  flat_wide  // buckets are flattened and reduced in fp32; no other copies
+};
 enum class RecomputeKind : uint8_t { none, selective, full };
 enum class RecomputeMethod : uint8_t { uniform, block };
 enum class AttentionKernel : uint8_t { flash, unfused };
@@ -193,6 +200,10 @@ struct StrategySpec {
   int64_t bucket_elements = 0;        // Megatron: elements; 0: max(40e6, 1e6 * dp)
   DType gradient_dtype = DType::f32;  // on the wire and in the accumulation buffer
   bool overlap_grad_reduce = false, overlap_param_gather = false;
+  GradientCopies gradient_copies = GradientCopies::automatic;
+  // Hidden states beyond what the backward reads that the pipeline engine keeps of each micro-batch in flight: 1 what the
+  // stage sent, 2 also what it received (its layers read a clone); -1: 2 with zero1 (DeepSpeed's engine), else 0.
+  int64_t kept_edges = -1;
   RecomputeSpec recompute;
   AttentionKernel attention = AttentionKernel::flash;
   bool tensor_async_backward = true;  // the reduction of an input gradient runs beside the weight-gradient product
@@ -218,6 +229,7 @@ struct TrainingSpec {
   bool blocking_launch = false;  // CUDA_LAUNCH_BLOCKING=1: the host issues an op when the one before is over
   bool gradient_fusion = true;   // weight-gradient products add into the gradient buffer; else a kernel of its own does
   bool fused_loss = false;       // no fp32 copy of the logits
+  bool parallel_loss = true;     // false: each tensor rank gathers the logits and takes the loss of the whole vocabulary
   int64_t vocab_multiple = 128;  // vocabulary padded to a multiple of this times tensor
   double total_tokens = 0;       // of the whole run; 0: unknown
   uint64_t seed = 1234;

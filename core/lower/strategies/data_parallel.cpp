@@ -3,6 +3,7 @@
 //   megatron               one buffer, all-reduce after the last backward
 //   distributed_optimizer  element-sized buckets, reduce-scatter, all-gather of the updated weights
 //   zero1                  DeepSpeed: buckets close before the tensor that would exceed 5e8 elements; all-reduce
+// Some frameworks move gradients through copies on the way (GradientCopies).
 // (facts DDP-2, MG-14, MG-15, DS-2 to DS-6.)
 #include <fmt/format.h>
 
@@ -25,6 +26,10 @@ using plan::Stream;
 
 bool shards_optimizer(const StrategySpec& s) {
   return s.data_parallel == DataParallel::distributed_optimizer || s.data_parallel == DataParallel::zero1;
+}
+GradientCopies gradient_copies(const StrategySpec& s) {
+  if (s.gradient_copies != GradientCopies::automatic) return s.gradient_copies;
+  return s.data_parallel == DataParallel::zero1 ? GradientCopies::flat : GradientCopies::none;
 }
 bool overlaps_reduce(const StrategySpec& s) {
   return s.data_parallel == DataParallel::ddp || (s.overlap_grad_reduce && s.data_parallel != DataParallel::zero1);
@@ -133,6 +138,8 @@ void make_buckets(Context& c, ChunkPart& part) {
 
   plan::Part& out = c.plan.parts[part.id.v];
   const bool sharded = shards_optimizer(c.strategy()) && c.n.dp > 1;
+  const GradientCopies copies = gradient_copies(c.strategy());
+  int64_t largest = 0, owned = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
     ChunkPart::Bucket& k = buckets[i];
     k.elements = round_up(k.elements, rule.pad);
@@ -170,9 +177,24 @@ void make_buckets(Context& c, ChunkPart& part) {
     if (k.master.valid() && c.grad != DType::f32) {
       const bool kept = c.strategy().data_parallel == DataParallel::megatron ||
                         c.strategy().data_parallel == DataParallel::distributed_optimizer;
-      k.main_gradient =
-          make("main_grads", Role::gradient, DType::f32, shard, false, kept ? Scope::persistent : Scope::invocation);
+      const bool at_once = c.strategy().data_parallel == DataParallel::zero1;
+      k.main_gradient = make("main_grads", Role::gradient, DType::f32, shard, at_once,
+                             kept ? Scope::persistent : Scope::invocation);
+      if (at_once && copies == GradientCopies::flat)
+        k.flat_step = make("grads_flat_step", Role::transient, c.grad, shard, true, Scope::invocation);
     }
+    // DeepSpeed's bf16 optimizer: autograd's gradients stay beside the fp32 ones until the next backward.
+    if (c.strategy().data_parallel == DataParallel::zero1 && c.grad == DType::f32 && c.act != DType::f32)
+      k.low_gradient = make("low_grads", Role::gradient, c.act, k.elements);
+    if (copies != GradientCopies::none && c.n.dp > 1) {
+      if (k.members.size() > 1)  // flattening one tensor is a view
+        k.flat = make("grads_flat", Role::bucket, c.grad, k.elements, false, Scope::invocation);
+      if (copies == GradientCopies::flat_wide && c.grad != DType::f32)
+        k.wide = make("grads_wide", Role::bucket, DType::f32, k.elements, false, Scope::invocation);
+    }
+    for (const auto& m : k.members)
+      largest = std::max(largest, c.parameters[static_cast<size_t>(m.parameter)].elements);
+    owned += shard;
   }
 
   // Views of parameters in buckets; runs of layers at a constant distance become one entry.
@@ -203,17 +225,61 @@ void make_buckets(Context& c, ChunkPart& part) {
     }
     out.parameters += q.elements * static_cast<int64_t>(list.size());
   }
+  if (copies == GradientCopies::flat && c.grad != DType::f32 && c.training().gradient_clipping > 0) {
+    Buffer b;
+    b.name = fmt::format("norm_copy.{}", out.name);
+    b.role = Role::transient;
+    b.dtype = DType::f64;
+    b.shape = {std::min(largest, owned)};  // the owned part is one piece of the whole, not of each bucket
+    part.norm_copy = c.add_buffer(std::move(b));
+  }
+  auto in_one_piece = [&](const char* what, Role role, DType dtype, BufferId ChunkPart::Bucket::*member) {
+    if (buckets.empty() || !(buckets[0].*member).valid() || !c.plan.buffer(buckets[0].*member).view) return BufferId{};
+    Buffer b;
+    b.name = fmt::format("{}.{}", what, out.name);
+    b.role = role;
+    b.dtype = dtype;
+    b.shape = {owned};
+    const BufferId base = c.add_buffer(std::move(b));
+    int64_t offset = 0;
+    for (const auto& k : buckets) {
+      out.views.push_back({k.*member, base, 0, 0, offset, 0, {}});
+      offset += c.plan.buffer(k.*member).elements();
+    }
+    return base;
+  };
+  part.step_main = in_one_piece("main_grads", Role::gradient, DType::f32, &ChunkPart::Bucket::main_gradient);
+  part.step_flat = in_one_piece("grads_flat_step", Role::transient, c.grad, &ChunkPart::Bucket::flat_step);
 }
 
 void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
   if (c.n.dp == 1) return;
   const ChunkPart::Bucket& k = part.buckets[index];
   const int64_t bytes = k.elements * size_of(c.grad);
+  auto move = [&](const char* name, plan::Kernel kernel, DType dtype, int64_t read, int64_t written, BufferRef from,
+                  BufferRef to) {
+    plan::Compute op = streaming(kernel, dtype, 1, k.elements, read, written, 0);
+    op.dims = {k.elements};
+    b.compute(name, Phase::reduce, op, {from}, {to});
+  };
+  const BufferRef g = ref(k.gradient), x = k.flat.valid() ? ref(k.flat) : g;
+  if (k.flat.valid()) move("flatten gradients", plan::Kernel::copy, c.grad, bytes, bytes, g, x);
   plan::Compute scale = streaming(plan::Kernel::scale, c.grad, 1, k.elements, bytes, bytes, 1);
   scale.dims = {k.elements};
   scale.scalar = 1.0 / static_cast<double>(c.n.dp);
-  const BufferRef g = ref(k.gradient);
-  b.compute("scale gradients", Phase::reduce, scale, {g}, {g});
+  b.compute("scale gradients", Phase::reduce, scale, {x}, {x});
+  if (k.flat.valid() || k.wide.valid()) {
+    const int64_t wide = k.elements * 4;
+    const BufferRef y = k.wide.valid() ? ref(k.wide) : x;
+    if (k.wide.valid()) move("widen gradients", plan::Kernel::cast, DType::f32, bytes, wide, x, y);
+    b.op(fmt::format("dp all-reduce {}", index), Phase::reduce, Stream::data,
+         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, k.wide.valid() ? DType::f32 : c.grad,
+                          c.dp, k.wide.valid() ? wide : bytes},
+         {y}, {y});
+    if (k.wide.valid()) move("narrow gradients", plan::Kernel::cast, c.grad, wide, bytes, y, x);
+    if (k.flat.valid()) move("unflatten gradients", plan::Kernel::copy, c.grad, bytes, bytes, x, g);
+    return;
+  }
   const bool scatter = c.strategy().data_parallel == DataParallel::distributed_optimizer;
   plan::Collective body{scatter ? plan::CollectiveKind::reduce_scatter : plan::CollectiveKind::all_reduce,
                         plan::Reduction::sum, c.grad, c.dp, bytes};

@@ -93,6 +93,12 @@ void norm_block(Context& c, ChunkPart& part, const std::string& name) {
   b.before_next_compute(tail(Stream::tensor));
   for (const auto& k : part.buckets) {
     const int64_t n = c.plan.buffer(k.gradient_shard).elements();
+    if (part.norm_copy.valid()) {  // get_grad_norm_direct: g.data.double().norm(2), tensor by tensor
+      b.compute("gradients to 64 bits", Phase::optimizer,
+                flat(Kernel::cast, DType::f64, n, n * size_of(c.grad), n * 8, 0), {ref(k.gradient_shard)},
+                {ref(part.norm_copy)});
+      b.discard(ref(part.norm_copy));
+    }
     Compute op = flat(Kernel::square_sum, c.grad, n, n * size_of(c.grad), 4, 2);
     Refs reads{ref(k.gradient_shard)};
     if (c.n.t > 1) op.group = c.tp;
@@ -117,13 +123,39 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
   b.before_next_compute(tail(Stream::tensor));
   const bool clipped = c.training().gradient_clipping > 0;
   const int64_t moment = size_of(c.training().moment_dtype);
+  auto widen = [&](const ChunkPart::Bucket& k) {
+    const int64_t n = c.plan.buffer(k.gradient_shard).elements();
+    b.compute("gradients to fp32", Phase::optimizer, flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0),
+              {ref(k.flat_step.valid() ? k.flat_step : k.gradient_shard)}, {ref(k.main_gradient)});
+  };
+  // DeepSpeed updates all that the rank owns at once: its gradients are flattened, then widened, both copies whole.
+  const bool at_once = c.strategy().data_parallel == DataParallel::zero1;
+  if (at_once) {
+    bool first = true;
+    for (const auto& k : part.buckets)
+      if (k.flat_step.valid()) {
+        const int64_t n = c.plan.buffer(k.flat_step).elements(), bytes = n * size_of(c.grad);
+        b.compute("flatten gradients", Phase::optimizer, flat(Kernel::copy, c.grad, n, bytes, bytes, 0),
+                  {ref(k.gradient_shard)}, {ref(k.flat_step)});
+        if (first) b.reserve_here(ref(part.step_flat));
+        first = false;
+      }
+    first = true;
+    for (const auto& k : part.buckets)
+      if (k.main_gradient.valid()) {
+        widen(k);
+        if (first) b.reserve_here(ref(part.step_main));
+        first = false;
+      }
+    if (part.step_flat.valid())
+      b.op("flat gradients free", Phase::optimizer, Stream::compute, plan::Join{}, {ref(part.step_flat)}, {});
+  }
   for (const auto& k : part.buckets) {
     const int64_t n = c.plan.buffer(k.gradient_shard).elements();
     BufferRef g = ref(k.gradient_shard);
     int64_t gradient_size = size_of(c.grad);
     if (k.main_gradient.valid()) {
-      b.compute("gradients to fp32", Phase::optimizer, flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0),
-                {g}, {ref(k.main_gradient)});
+      if (!at_once) widen(k);
       g = ref(k.main_gradient);
       gradient_size = 4;
     }
@@ -148,6 +180,7 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
       b.op("sgd", Phase::optimizer, Stream::compute, op, reads, writes);
     }
   }
+  if (part.step_main.valid()) b.release_here(ref(part.step_main));
   part.update = c.add_block(b.finish());
 }
 

@@ -41,7 +41,10 @@ void setup_blocks(Context& c, ChunkPart& part) {
   // Megatron and DDP allocate gradient buffers with the model; DeepSpeed's appear with the first backward.
   const bool late_gradients = c.strategy().data_parallel == DataParallel::zero1;
   part.build = block(late_gradients ? "gradients" : "model", [&](BlockBuilder& b) {
-    for (const auto& k : part.buckets) zero(b, "gradient buffer", Phase::model, k.gradient);
+    for (const auto& k : part.buckets) {
+      zero(b, "gradient buffer", Phase::model, k.gradient);
+      if (k.low_gradient.valid()) zero(b, "low gradients", Phase::model, k.low_gradient);
+    }
   });
   part.master = block("master weights", [&](BlockBuilder& b) {
     for (const auto& k : part.buckets) {

@@ -1,0 +1,94 @@
+#include "core/report/allocator.hpp"
+
+#include <algorithm>
+
+#include "core/base/check.hpp"
+
+namespace wt::report {
+
+namespace {
+constexpr int64_t kMinBlock = 512, kSmall = 1 << 20, kSmallSegment = 2 << 20, kLargeSegment = 20 << 20,
+                  kOwnSegment = 10 << 20, kRound = 2 << 20;
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+}  // namespace
+
+uint32_t CachingAllocator::make(Block b) {
+  if (unused_.empty()) {
+    blocks_.push_back(b);
+    return static_cast<uint32_t>(blocks_.size() - 1);
+  }
+  const uint32_t id = unused_.back();
+  unused_.pop_back();
+  blocks_[id] = b;
+  return id;
+}
+
+void CachingAllocator::return_cached() {
+  ++retries_;
+  for (auto& pool : free_)
+    for (auto it = pool.begin(); it != pool.end();) {
+      const Block& b = blocks_[it->block];
+      if (b.previous == kNone && b.next == kNone) {
+        reserved_ -= b.size;
+        unused_.push_back(it->block);
+        it = pool.erase(it);
+      } else {
+        ++it;
+      }
+    }
+}
+
+CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
+  const int64_t size = std::max(kMinBlock, round_up(bytes, kMinBlock));
+  const bool small = size <= kSmall;
+  auto& pool = free_[small];
+  auto found = pool.lower_bound({size, 0});
+  uint32_t id = kNone;
+  if (found != pool.end()) {
+    id = found->block;
+    pool.erase(found);
+  } else {
+    const int64_t segment = small ? kSmallSegment : size < kOwnSegment ? kLargeSegment : round_up(size, kRound);
+    if (reserved_ + segment > limit_) return_cached();
+    failed_ |= reserved_ + segment > limit_;
+    reserved_ += segment;
+    peak_ = std::max(peak_, reserved_);
+    id = make({segment, kNone, kNone, true, small});
+  }
+  const int64_t left = blocks_[id].size - size;
+  if (small ? left >= kMinBlock : left > kSmall) {
+    const uint32_t rest = make({left, id, blocks_[id].next, true, small});
+    if (blocks_[id].next != kNone) blocks_[blocks_[id].next].previous = rest;
+    blocks_[id].next = rest;
+    blocks_[id].size = size;
+    pool.insert({left, rest});
+  }
+  blocks_[id].free = false;
+  return id;
+}
+
+void CachingAllocator::release(Handle id) {
+  WT_CHECK(id < blocks_.size() && !blocks_[id].free, "block {} released twice", id);
+  auto& pool = free_[blocks_[id].small];
+  auto absorb = [&](uint32_t into, uint32_t other) {  // `other` follows `into`
+    blocks_[into].size += blocks_[other].size;
+    blocks_[into].next = blocks_[other].next;
+    if (blocks_[other].next != kNone) blocks_[blocks_[other].next].previous = into;
+    blocks_[other].free = true;
+    unused_.push_back(other);
+  };
+  const uint32_t next = blocks_[id].next, previous = blocks_[id].previous;
+  if (next != kNone && blocks_[next].free) {
+    pool.erase({blocks_[next].size, next});
+    absorb(id, next);
+  }
+  if (previous != kNone && blocks_[previous].free) {
+    pool.erase({blocks_[previous].size, previous});
+    absorb(previous, id);
+    id = previous;
+  }
+  blocks_[id].free = true;
+  pool.insert({blocks_[id].size, id});
+}
+
+}  // namespace wt::report
