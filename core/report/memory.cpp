@@ -19,10 +19,10 @@ using plan::Block;
 using plan::Op;
 using plan::Plan;
 
-enum class PhaseClass : uint8_t { load, model, optimizer_state, forward, backward, optimizer, checkpoint };
-constexpr size_t kPhases = 7;
-constexpr std::array<std::string_view, kPhases> kPhaseNames = {"load",     "model",     "optimizer_state", "forward",
-                                                               "backward", "optimizer", "checkpoint"};
+enum class PhaseClass : uint8_t { load, model, master_weights, optimizer_state, forward, backward, optimizer, checkpoint };
+constexpr size_t kPhases = 8;
+constexpr std::array<std::string_view, kPhases> kPhaseNames = {
+    "load", "model", "master_weights", "optimizer_state", "forward", "backward", "optimizer", "checkpoint"};
 constexpr int64_t kNever = INT64_MIN / 4;
 
 PhaseClass class_of(plan::Phase p) {
@@ -109,7 +109,7 @@ struct Replay {
   std::array<int64_t, kPhases> phases;
 };
 
-Replay replay(const plan::Program& program, const std::vector<Summary>& blocks) {
+Replay replay(const Plan& plan, const plan::Program& program, const std::vector<Summary>& blocks) {
   Replay r;
   r.phases.fill(kNever);
   int64_t after_setup = 0, host_after_setup = 0;
@@ -121,6 +121,8 @@ Replay replay(const plan::Program& program, const std::vector<Summary>& blocks) 
         if (s.peak[c] == kNever) continue;
         auto phase = static_cast<PhaseClass>(c);
         // Gradients that DeepSpeed makes with the first backward stand in the setup after the optimizer states.
+        if (variant < 0 && phase == PhaseClass::optimizer_state && plan.block(order[i].block).name.starts_with("master"))
+          phase = PhaseClass::master_weights;
         if (variant < 0 && phase < reached) phase = PhaseClass::backward;
         if (variant < 0) reached = std::max(reached, std::min(phase, PhaseClass::optimizer_state));
         const int64_t height = now + s.peak[c];
@@ -417,7 +419,7 @@ MemoryReport report(const JobSpec& job, const Plan& plan, bool with_items) {
   for (const Block& b : plan.blocks) blocks.push_back(summarise(b, tables));
   std::vector<Replay> replays;
   replays.reserve(plan.programs.size());
-  for (const plan::Program& p : plan.programs) replays.push_back(replay(p, blocks));
+  for (const plan::Program& p : plan.programs) replays.push_back(replay(plan, p, blocks));
 
   const auto pp = plan.mesh.find("pp");
   const int64_t stages = pp ? plan.mesh.axes[pp->v].size : 1;

@@ -43,7 +43,7 @@ struct MemoryItem {
   int64_t count = 1;
 };
 
-/// "load", "model", "optimizer_state", "forward", "backward", "optimizer", "checkpoint"; in this order, those that occur.
+/// "load", "model", "master_weights", "optimizer_state", "forward", "backward", "optimizer", "checkpoint"; in this order, those that occur.
 struct PhasePeak {
   std::string phase;
   Bytes peak;

@@ -206,7 +206,6 @@ void describe(V& v, TrainingSpec& t) {
   v.flag("blocking_launch", t.blocking_launch, kOptional);
   v.flag("gradient_fusion", t.gradient_fusion, kOptional);
   v.flag("fused_loss", t.fused_loss, kOptional);
-  v.flag("parallel_loss", t.parallel_loss, kOptional);
   v.integer("vocab_multiple", t.vocab_multiple, kWidth, kOptional);
   v.number("total_tokens", t.total_tokens, 0, 1e18, kOptional);
   v.natural("seed", t.seed, kOptional);

@@ -229,7 +229,6 @@ struct TrainingSpec {
   bool blocking_launch = false;  // CUDA_LAUNCH_BLOCKING=1: the host issues an op when the one before is over
   bool gradient_fusion = true;   // weight-gradient products add into the gradient buffer; else a kernel of its own does
   bool fused_loss = false;       // no fp32 copy of the logits
-  bool parallel_loss = true;     // false: each tensor rank gathers the logits and takes the loss of the whole vocabulary
   int64_t vocab_multiple = 128;  // vocabulary padded to a multiple of this times tensor
   double total_tokens = 0;       // of the whole run; 0: unknown
   uint64_t seed = 1234;

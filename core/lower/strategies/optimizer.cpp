@@ -91,14 +91,18 @@ void norm_block(Context& c, ChunkPart& part, const std::string& name) {
   b.segment(0);
   b.before_next_compute(tail(Stream::data));
   b.before_next_compute(tail(Stream::tensor));
+  if (part.norm_copy.valid()) {
+    // get_grad_norm_direct: g.data.double().norm(2), tensor by tensor. One op stands for the copies of all of them; it
+    // writes the largest, and nobody reads what is in it.
+    int64_t owned = 0;
+    for (const auto& k : part.buckets) owned += c.plan.buffer(k.gradient_shard).elements();
+    Compute copies = flat(Kernel::fill_zero, DType::f64, owned, owned * size_of(c.grad), owned * 8, 0);
+    copies.dims = {c.plan.buffer(part.norm_copy).elements()};
+    b.compute("gradients to 64 bits", Phase::optimizer, copies, {}, {ref(part.norm_copy)});
+    b.discard(ref(part.norm_copy));
+  }
   for (const auto& k : part.buckets) {
     const int64_t n = c.plan.buffer(k.gradient_shard).elements();
-    if (part.norm_copy.valid()) {  // get_grad_norm_direct: g.data.double().norm(2), tensor by tensor
-      b.compute("gradients to 64 bits", Phase::optimizer,
-                flat(Kernel::cast, DType::f64, n, n * size_of(c.grad), n * 8, 0), {ref(k.gradient_shard)},
-                {ref(part.norm_copy)});
-      b.discard(ref(part.norm_copy));
-    }
     Compute op = flat(Kernel::square_sum, c.grad, n, n * size_of(c.grad), 4, 2);
     Refs reads{ref(k.gradient_shard)};
     if (c.n.t > 1) op.group = c.tp;

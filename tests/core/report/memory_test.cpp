@@ -32,6 +32,7 @@ TEST(Memory, MegatronDeepSpeedLog) {
   ASSERT_EQ(r.stages.size(), 1u);
   const StageMemory& s = r.stages[0];
   EXPECT_NEAR(static_cast<double>(phase_peak(s, "load")) / kGib, 12.39, 12.39 * 0.005);
+  EXPECT_NEAR(static_cast<double>(phase_peak(s, "master_weights")) / kGib, 13.94, 13.94 * 0.005);
   EXPECT_NEAR(static_cast<double>(phase_peak(s, "optimizer_state")) / kGib, 17.04, 17.04 * 0.005);
   EXPECT_GT(phase_peak(s, "backward"), phase_peak(s, "optimizer_state") + phase_peak(s, "load"));
 }
@@ -50,6 +51,58 @@ TEST(Memory, BytesPerParameter) {
   EXPECT_NEAR(state("{data_parallel: distributed_optimizer}"), 6 + 12.0 / 8, 0.02);
   EXPECT_NEAR(state("{data_parallel: distributed_optimizer, gradient_dtype: bf16}"), 4 + 12.0 / 8 + 4.0 / 8, 0.02);
   EXPECT_NEAR(state("{data_parallel: ddp}", {"training.precision=fp32"}), 16, 0.02);
+}
+
+// DeepSpeed's fp16 step: 16-bit weights and gradients, 12/d of states, and of what the rank owns a flat copy and an fp32
+// one (DS-6). One layer is a small part, so the embedding's 64-bit norm copy of 8 bytes an element is the other high point.
+TEST(Memory, DeepSpeedStep) {
+  const Lowered l = lowered({"training.precision=fp16", "model.vocab=128", "model.max_context=128", "training.seq_len=128"},
+                            "{data_parallel: zero1, gradient_dtype: fp16}");
+  const double n = static_cast<double>(count_parameters(l.job.model).total());
+  const StageMemory s = memory_report(l.job, l.plan).stages[0];
+  EXPECT_NEAR(static_cast<double>(phase_peak(s, "optimizer")) / n, 4 + 18.0 / 8, 0.03);
+
+  const Lowered one = lowered({"training.precision=fp16", "model.layers=1", "training.seq_len=128", "cluster.node.devices=1",
+                               "training.global_batch=4"}, "{data_parallel: zero1, gradient_dtype: fp16}");
+  const double m = static_cast<double>(count_parameters(one.job.model).total());
+  const double step = static_cast<double>(phase_peak(memory_report(one.job, one.plan).stages[0], "optimizer"));
+  EXPECT_NEAR(step, 16 * m + 8 * 51200.0 * 1024, 0.01 * step);
+}
+
+// DeepSpeed's bf16 optimizer (P59 is of this kind): fp32 gradients are not sharded and autograd's stay beside them.
+TEST(Memory, DeepSpeedBf16Gradients) {
+  const Lowered l = lowered({"model.vocab=128", "model.max_context=128", "training.seq_len=128"},
+                            "{data_parallel: zero1, gradient_dtype: fp32, gradient_copies: none}");
+  const double n = static_cast<double>(count_parameters(l.job.model).total());
+  const StageMemory s = memory_report(l.job, l.plan).stages[0];
+  EXPECT_NEAR(static_cast<double>(item(s, "weights") + item(s, "gradients") + item(s, "master weights") +
+                                  item(s, "optimizer states")) / n,
+              8 + 12.0 / 8, 0.03);
+}
+
+// What a pipeline engine keeps: p - r hidden states for the output, as many for a cloned input.
+TEST(Memory, KeptEdges) {
+  auto activations = [](const char* kept, size_t stage) {
+    const Lowered l = lowered({"model.vocab=128", std::string("strategy.kept_edges=") + kept}, "{pipeline: 4, tensor: 2}");
+    return memory_report(l.job, l.plan).stages[stage].peak.n;
+  };
+  const int64_t hidden = 2048 * 1024 * 2;
+  EXPECT_EQ(activations("2", 1) - activations("1", 1), 3 * hidden);
+  EXPECT_EQ(activations("1", 0) - activations("0", 0), 4 * hidden);  // the one that is being sent back is kept too
+  EXPECT_EQ(activations("2", 0), activations("1", 0));               // nothing is received
+}
+
+TEST(Memory, ReductionsThroughCopies) {
+  const Lowered flat = lowered({}, "{data_parallel: zero1, gradient_copies: flat_wide, gradient_dtype: bf16}");
+  int64_t bytes = 0;
+  bool wide = false;
+  for (const plan::Buffer& b : flat.plan.buffers) wide |= b.name.starts_with("grads_wide") && b.dtype == DType::f32;
+  for (const plan::Block& b : flat.plan.blocks)
+    for (const plan::Op& op : b.ops)
+      if (op.name.starts_with("dp all-reduce")) bytes += std::get<plan::Collective>(op.body).bytes;
+  EXPECT_TRUE(wide);
+  EXPECT_NEAR(static_cast<double>(bytes), 4.0 * static_cast<double>(count_parameters(flat.job.model).total()),
+              0.001 * static_cast<double>(bytes));
 }
 
 // Korthikanti et al.: bytes that one more layer keeps for one more micro-batch (16-bit, dropout, GPT).
@@ -138,7 +191,7 @@ TEST(Memory, SummariesEqualPlainReplay) {
       int64_t highest = 0;
       for (const PhasePeak& p : s.phases) highest = std::max(highest, p.peak.n);
       EXPECT_EQ(highest, peak);
-      EXPECT_EQ(s.reserved.n, s.peak.n + s.context.n + s.communicators.n + s.fragmentation.n);
+      EXPECT_EQ(s.reserved.n, s.peak.n + s.cached.n + s.context.n + s.communicators.n + s.fragmentation.n);
     }
   }
 }
