@@ -455,7 +455,12 @@ MemoryReport report(const JobSpec& job, const Plan& plan, bool with_items) {
     if (with_items) {  // what fits in the device after the allocator gave back what it could, else what it asked for
       const int64_t others = best.fragmentation.n + best.context.n + best.communicators.n;
       Held held = held_by_allocator(job, plan, program, tables, out.capacity.n - others);
-      if (held.failed) held = held_by_allocator(job, plan, program, tables, INT64_MAX);
+      // What is in use fits, what the allocator makes of it does not: the device is full, and how the real order of
+      // requests fragments it decides. That is "borderline", not a certain "out_of_memory".
+      if (held.failed)
+        held.reserved = best.peak.n + others <= out.capacity.n
+                            ? out.capacity.n - others
+                            : held_by_allocator(job, plan, program, tables, INT64_MAX).reserved;
       best.cached = {std::max<int64_t>(0, held.reserved - best.peak.n)};
     }
     best.reserved = best.peak + best.cached + best.fragmentation + best.context + best.communicators;
