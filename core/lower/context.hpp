@@ -87,12 +87,12 @@ struct ChunkPart {
     std::vector<Instance> members;  // in the order in which gradients become ready
     int64_t elements = 0;           // padded
     BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
-    BufferId low_gradient;          // beside fp32 gradients: what autograd made, in the dtype of the weights
+    BufferId low_gradient;           // beside fp32 gradients: what autograd made, in the dtype of the weights
     BufferId flat, wide, flat_step;  // copies of GradientCopies: of the bucket, in fp32, of the owned part
   };
   BufferId norm_copy;             // the largest owned gradient in 64 bits
   BufferId step_flat, step_main;  // DeepSpeed's update: what the rank owns in one piece, flattened and in fp32
-  std::vector<Bucket> buckets;  // bucket 0: the last parameters
+  std::vector<Bucket> buckets;    // bucket 0: the last parameters
   BlockId forward, forward_first, backward, backward_last;
   BlockId load, build, master, moments, narrow, zero, reduce, tail, sum_squares, update, gather;
 };

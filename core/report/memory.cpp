@@ -19,7 +19,16 @@ using plan::Block;
 using plan::Op;
 using plan::Plan;
 
-enum class PhaseClass : uint8_t { load, model, master_weights, optimizer_state, forward, backward, optimizer, checkpoint };
+enum class PhaseClass : uint8_t {
+  load,
+  model,
+  master_weights,
+  optimizer_state,
+  forward,
+  backward,
+  optimizer,
+  checkpoint
+};
 constexpr size_t kPhases = 8;
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {
     "load", "model", "master_weights", "optimizer_state", "forward", "backward", "optimizer", "checkpoint"};
@@ -121,7 +130,8 @@ Replay replay(const Plan& plan, const plan::Program& program, const std::vector<
         if (s.peak[c] == kNever) continue;
         auto phase = static_cast<PhaseClass>(c);
         // Gradients that DeepSpeed makes with the first backward stand in the setup after the optimizer states.
-        if (variant < 0 && phase == PhaseClass::optimizer_state && plan.block(order[i].block).name.starts_with("master"))
+        if (variant < 0 && phase == PhaseClass::optimizer_state &&
+            plan.block(order[i].block).name.starts_with("master"))
           phase = PhaseClass::master_weights;
         if (variant < 0 && phase < reached) phase = PhaseClass::backward;
         if (variant < 0) reached = std::max(reached, std::min(phase, PhaseClass::optimizer_state));
@@ -210,7 +220,8 @@ std::vector<bool> deciding_micro_batches(const Plan& plan, const std::vector<pla
   int64_t in_flight = 0, most = 0;
   for (const plan::Invocation& i : order) {
     if (i.bindings == 2) return keep;
-    if (i.bindings != 1 || i.binding[0].chunk != 0 || plan.block(i.block).name.find("ward") == std::string::npos) continue;
+    if (i.bindings != 1 || i.binding[0].chunk != 0 || plan.block(i.block).name.find("ward") == std::string::npos)
+      continue;
     const int use = ++uses[i.binding[0].micro_batch];
     in_flight += use == 1 ? 1 : use == 2 ? -1 : 0;
     most = std::max(most, in_flight);
@@ -276,7 +287,8 @@ Held held_by_allocator(const JobSpec& job, const Plan& plan, const plan::Program
                 const plan::Buffer& b = plan.buffer(r.buffer);
                 if (b.role != plan::Role::gradient || !b.view) continue;
                 auto [it, fresh] = gradients.try_emplace(key(r, s, n));
-                if (fresh) it->second = allocator.reserve(b.elements() * size_of(low ? job.training.param_dtype : b.dtype));
+                if (fresh)
+                  it->second = allocator.reserve(b.elements() * size_of(low ? job.training.param_dtype : b.dtype));
               }
             for (uint32_t k = 0; k < op.reserves.count; ++k) {
               const plan::BufferRef& r = block.refs[op.reserves.begin + k];

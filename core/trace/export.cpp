@@ -1,126 +1,38 @@
+// Perfetto and Chrome JSON from a trace and its plan, streamed: memory is that of one (rank, step) beside the trace.
+// A hand encoder of the few Perfetto messages in use (protos/perfetto/trace/*.proto, field numbers at kField...), not a
+// protobuf library; no reader. Invariant: the slices of a track come in order and never overlap, so that begin and end
+// pair by nesting; where the clocks of a machine disagree, a slice is drawn from the end of the one before.
 #include "core/trace/export.hpp"
 
-#include <fmt/format.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
 #include <unordered_map>
-#include <variant>
-#include <vector>
 
-#include "core/base/check.hpp"
+#include "core/base/text.hpp"
 #include "core/trace/file.hpp"
 
 namespace wt::trace {
 
 namespace {
 
-/// What a span is called and where it belongs, looked up in the plan by (invocation, op instance).
-struct Named {
-  const plan::Op* op = nullptr;
-  int64_t layer = -1, chunk = -1, micro_batch = -1;
-};
+using plan::Plan;
+using plan::Stream;
 
-/// Op instances of each block, unrolled once: a span is then named by two array look-ups.
-class Names {
- public:
-  explicit Names(const plan::Plan& plan) : plan_(plan), blocks_(plan.blocks.size()) {
-    for (size_t b = 0; b < blocks_.size(); ++b)
-      plan::for_each_op(plan.blocks[b], [&](const plan::Op& op, uint32_t, int64_t layer, uint32_t) {
-        blocks_[b].push_back({&op, layer, -1, -1});
-      });
-  }
-  Named of(const plan::Program& program, const Span& s) const {
-    const plan::Invocation& i = program.steps[0].order[s.invocation];
-    Named n = blocks_[i.block.v][s.op];
-    if (i.bindings > 0) {
-      n.chunk = i.binding[0].chunk;
-      n.micro_batch = i.binding[0].micro_batch;
-      const plan::Part* part = plan_.block(i.block).part.valid() ? &plan_.parts[plan_.block(i.block).part.v] : nullptr;
-      const bool inside = n.layer >= 0 && part && n.layer < part->layers;
-      n.layer = inside ? n.layer + program.first_layer[static_cast<size_t>(n.chunk)] : -1;  // of the model
-    } else {
-      n.layer = -1;
-    }
-    return n;
-  }
-
- private:
-  const plan::Plan& plan_;
-  std::vector<std::vector<Named>> blocks_;
-};
-
-/// Reserved bytes of a rank over one step: what the plan reserves when an op begins and releases when it ends.
-template <class F>
-void for_each_memory_change(const plan::Plan& plan, const RankSpans& rank, const plan::Program& program, F&& f) {
-  int64_t bytes = 0;
-  auto size_of_refs = [&](const plan::Block& b, plan::Range r) {
-    int64_t n = 0;
-    for (uint32_t k = 0; k < r.count; ++k) n += plan.buffer(b.refs[r.begin + k].buffer).bytes().n;
-    return n;
-  };
-  for (const plan::Invocation& i : program.setup) {
-    const plan::Block& b = plan.block(i.block);
-    plan::for_each_op(b, [&](const plan::Op& op, uint32_t, int64_t, uint32_t) {
-      bytes += size_of_refs(b, op.reserves) - size_of_refs(b, op.releases);
-    });
-  }
-  f(int64_t{0}, bytes);
-  for (const Span& s : rank.spans) {
-    const plan::Block& b = plan.block(program.steps[0].order[s.invocation].block);
-    uint32_t at = s.op;  // segment arithmetic: instance -> op
-    const plan::Op* op = nullptr;
-    for (const plan::Segment& g : b.segments) {
-      const uint32_t n = g.op_count * g.iterations;
-      if (at < n) {
-        op = &b.ops[g.first_op + at % g.op_count];
-        break;
-      }
-      at -= n;
-    }
-    WT_CHECK(op, "span of op {} in a block of {} ops", s.op, b.op_instances());
-    if (const int64_t n = size_of_refs(b, op->reserves)) f(s.begin_ps, bytes += n);
-    if (const int64_t n = size_of_refs(b, op->releases)) f(s.end_ps, bytes -= n);
-  }
-}
-
-/// Arrows: the k-th send of a rank to a peer meets the k-th receive there. The key names the message on both sides.
-class Flows {
- public:
-  explicit Flows(const plan::Plan& plan) : plan_(plan) {}
-  /// 0: no message.
-  uint64_t id(uint32_t rank, const Named& n) {
-    const auto* send = std::get_if<plan::Send>(&n.op->body);
-    const auto* receive = std::get_if<plan::Receive>(&n.op->body);
-    if (!send && !receive) return 0;
-    const auto direction = send ? send->to : receive->from;
-    const auto peer = peer_of(plan_, RankId{rank}, n.chunk, direction);
-    if (!peer) return 0;
-    const uint32_t from = send ? rank : peer->rank.v, to = send ? peer->rank.v : rank;
-    const bool forward = (direction == plan::Direction::next_stage) == (send != nullptr);
-    const uint64_t pair = (uint64_t{from} << 32 | to) ^ (forward ? 0 : 0x8000000080000000ull);
-    uint32_t& k = (send ? sent_ : received_)[pair];
-    // splitmix64 of (pair, count): ids must be unique in the file, not dense.
-    uint64_t x = pair * 0x9e3779b97f4a7c15ull + ++k;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return (x ^ (x >> 31)) | 1;
-  }
-  bool sends(const Named& n) const { return std::holds_alternative<plan::Send>(n.op->body); }
-
- private:
-  const plan::Plan& plan_;
-  std::unordered_map<uint64_t, uint32_t> sent_, received_;
-};
-
-/// Text or bytes to the file, through gzip where asked.
+/// Collects small writes; compresses them where asked.
 class Out {
  public:
   Out(AtomicFile& file, bool gzip) : file_(file), gzip_(gzip) {
     if (!gzip_) return;
-    z_ = {};
-    constexpr int kGzipWindow = 15 + 16;
+    constexpr int kGzipWindow =
+        15 + 16;  // 16: a gzip header, without time or name, so that equal runs give equal bytes
     WT_CHECK(deflateInit2(&z_, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kGzipWindow, 8, Z_DEFAULT_STRATEGY) == Z_OK);
   }
   ~Out() {
@@ -129,252 +41,630 @@ class Out {
   Out(const Out&) = delete;
   Out& operator=(const Out&) = delete;
 
-  std::string& text() {
-    if (buffer_.size() >= kFlush) flush(Z_NO_FLUSH);
-    return buffer_;
+  void write(std::string_view bytes) {
+    buffer_ += bytes;
+    if (buffer_.size() >= kBuffer) drain(Z_NO_FLUSH);
   }
-  void finish() { flush(Z_FINISH); }
+  void finish() { drain(Z_FINISH); }
 
  private:
-  static constexpr size_t kFlush = size_t{1} << 18;
-  void flush(int mode) {
+  static constexpr size_t kBuffer = 1 << 18;
+
+  void drain(int flush) {
     if (!gzip_) {
       file_.write(buffer_);
-      buffer_.clear();
-      return;
+    } else {
+      z_.next_in = reinterpret_cast<Bytef*>(buffer_.data());
+      z_.avail_in = static_cast<uInt>(buffer_.size());
+      packed_.resize(kBuffer);
+      do {
+        z_.next_out = reinterpret_cast<Bytef*>(packed_.data());
+        z_.avail_out = static_cast<uInt>(packed_.size());
+        WT_CHECK(deflate(&z_, flush) != Z_STREAM_ERROR);
+        file_.write(std::string_view(packed_).substr(0, packed_.size() - z_.avail_out));
+      } while (z_.avail_out == 0);
     }
-    std::array<char, 1 << 16> chunk{};
-    z_.next_in = reinterpret_cast<Bytef*>(buffer_.data());
-    z_.avail_in = static_cast<uInt>(buffer_.size());
-    do {
-      z_.next_out = reinterpret_cast<Bytef*>(chunk.data());
-      z_.avail_out = static_cast<uInt>(chunk.size());
-      deflate(&z_, mode);
-      file_.write({chunk.data(), chunk.size() - z_.avail_out});
-    } while (z_.avail_out == 0);
     buffer_.clear();
   }
+
   AtomicFile& file_;
   bool gzip_;
   z_stream z_{};
-  std::string buffer_;
+  std::string buffer_, packed_;
 };
 
-std::string quoted(std::string_view s) {
-  std::string out = "\"";
-  for (const char c : s) {
-    if (c == '"' || c == '\\')
-      out += '\\', out += c;
-    else if (static_cast<unsigned char>(c) < 0x20)
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    else
-      out += c;
-  }
-  return out + '"';
-}
+// ------------------------------------------------------------------------------------------------ what is drawn
 
-/// Microseconds with picosecond digits: Chrome's unit.
-std::string micros(int64_t ps) {
-  return fmt::format("{}{}.{:06d}", ps < 0 ? "-" : "", std::abs(ps) / 1000000, std::abs(ps) % 1000000);
-}
+enum class FlowEnd : uint8_t { none, send, receive };
 
-void export_chrome(Out& out, const Trace& trace, const plan::Plan& plan) {
-  const Names names(plan);
-  Flows flows(plan);
-  out.text() += "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
-  const char* comma = "";
-  auto event = [&](const std::string& body) {
-    std::string& t = out.text();
-    t += comma;
-    t += body;
-    comma = ",\n";
-  };
-  for (const RankSpans& r : trace.ranks) {
-    const plan::Program& program = plan.programs[program_of(plan, RankId{r.rank}).v];
-    event(fmt::format(R"x({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"rank {} ({})"}}}})x", r.rank,
-                      r.rank, program.name));
-    for (int s = 0; s < plan::kStreams; ++s)
-      event(fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", r.rank, s,
-                        to_text(static_cast<plan::Stream>(s))));
-    for (const Span& s : r.spans) {
-      const Named n = names.of(program, s);
-      std::string args = fmt::format(R"("step":{},"invocation":{},"op":{})", r.step, s.invocation, s.op);
-      if (n.layer >= 0) args += fmt::format(R"(,"layer":{})", n.layer);
-      if (n.chunk >= 0) args += fmt::format(R"(,"chunk":{},"micro_batch":{})", n.chunk, n.micro_batch);
-      const int tid = static_cast<int>(n.op->stream);
-      event(fmt::format(R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
-                        quoted(n.op->name), to_text(n.op->phase), r.rank, tid, micros(s.begin_ps),
-                        micros(s.end_ps - s.begin_ps), args));
-      if (const uint64_t id = flows.id(r.rank, n))
-        event(flows.sends(n)
-                  ? fmt::format(R"({{"ph":"s","name":"message","cat":"p2p","id":"{:x}","pid":{},"tid":{},"ts":{}}})",
-                                id, r.rank, tid, micros(s.begin_ps))
-                  : fmt::format(
-                        R"({{"ph":"f","bp":"e","name":"message","cat":"p2p","id":"{:x}","pid":{},"tid":{},"ts":{}}})",
-                        id, r.rank, tid, micros(s.end_ps)));
-    }
-    for_each_memory_change(plan, r, program, [&](int64_t at, int64_t bytes) {
-      event(fmt::format(R"({{"ph":"C","name":"memory GiB","pid":{},"ts":{},"args":{{"reserved":{:.4f}}}}})", r.rank,
-                        micros(at), static_cast<double>(bytes) / 1073741824.0));
-    });
-  }
-  out.text() += "\n]}\n";
-}
+/// One span with what the plan says about it. -1: does not apply.
+struct Slice {
+  uint32_t rank = 0, step = 0;
+  const plan::Op* op = nullptr;
+  const plan::Block* block = nullptr;
+  int64_t layer = -1, chunk = -1, micro_batch = -1, bytes = -1;  // layer of the model
+  int64_t begin_ps = 0, end_ps = 0;
+  FlowEnd flow_end = FlowEnd::none;
+  uint64_t flow = 0;  // equal for a send and its receive
+};
 
-// Protobuf wire format, by hand: a trace is a stream of packets of a dozen fields of the published schema
-// (protos/perfetto/trace/*.proto; the numbers below are theirs).
-class Message {
+struct Process {
+  uint32_t rank = 0;
+  std::string name;
+  std::array<bool, plan::kStreams> streams{};
+  bool spans = false;  // else: only samples
+};
+
+class Writer {
  public:
-  void varint(uint32_t field, uint64_t v) {
-    raw(uint64_t{field} << 3);
-    raw(v);
+  virtual ~Writer() = default;
+  virtual void begin(const std::vector<Process>& processes) = 0;
+  virtual void slice(const Slice&) = 0;
+  virtual void reserved_memory(uint32_t rank, int64_t at_ps, int64_t bytes) = 0;
+  virtual void sample(const Sample&) = 0;
+  virtual void end() = 0;
+};
+
+constexpr std::string_view kReserved = "reserved memory";
+std::string_view name_of(CounterKind k) {
+  return k == CounterKind::memory_bytes ? "memory of the device" : "link bytes per second";
+}
+
+// ----------------------------------------------------------------------------------------------- Chrome's JSON
+
+class ChromeWriter final : public Writer {
+ public:
+  ChromeWriter(Out& out, const Trace& trace, const Plan& plan) : out_(out), trace_(trace), plan_(plan) {}
+
+  void begin(const std::vector<Process>& processes) override {
+    const Meta& m = trace_.meta;
+    out_.write(
+        fmt::format("{{\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"producer\":\"{}\",\"plan\":{},"
+                    "\"plan_digest\":\"{:016x}\",\"cluster\":{},\"code_version\":{},\"command\":{},\"seed\":\"{}\"}},\n"
+                    "\"traceEvents\":[",
+                    m.producer == Producer::simulated ? "simulated" : "executed", quoted(plan_.name), m.plan_digest,
+                    quoted(m.cluster), quoted(m.code_version), quoted(m.command), m.seed));
+    for (const Process& p : processes) {
+      auto meta = [&](std::string_view name, int stream, const std::string& args) {
+        const std::string thread = stream < 0 ? "" : fmt::format("\"tid\":{},", stream + 1);
+        event(fmt::format(R"({{"ph":"M","name":"{}","pid":{},{}"args":{{{}}}}})", name, p.rank, thread, args));
+      };
+      meta("process_name", -1, "\"name\":" + quoted(p.name));
+      meta("process_sort_index", -1, fmt::format("\"sort_index\":{}", p.rank));
+      for (int s = 0; s < plan::kStreams; ++s) {
+        if (!p.streams[static_cast<size_t>(s)]) continue;
+        meta("thread_name", s, "\"name\":" + quoted(plan::to_text(static_cast<Stream>(s))));
+        meta("thread_sort_index", s, fmt::format("\"sort_index\":{}", s));
+      }
+    }
   }
-  void text(uint32_t field, std::string_view s) {
-    raw(uint64_t{field} << 3 | 2);
-    raw(s.size());
-    bytes_ += s;
+
+  void slice(const Slice& s) override {
+    const int tid = static_cast<int>(s.op->stream) + 1;
+    std::string text = fmt::format(
+        R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"step":{},"block":{})",
+        quoted(s.op->name), plan::to_text(s.op->phase), s.rank, tid, microseconds(s.begin_ps),
+        microseconds(s.end_ps - s.begin_ps), s.step, quoted(s.block->name));
+    auto arg = [&](std::string_view key, int64_t value) {
+      if (value >= 0) fmt::format_to(std::back_inserter(text), ",\"{}\":{}", key, value);
+    };
+    arg("layer", s.layer);
+    arg("chunk", s.chunk);
+    arg("micro_batch", s.micro_batch);
+    arg("bytes", s.bytes);
+    text += "}}";
+    event(text);
+    if (s.flow_end == FlowEnd::none) return;
+    // An arrow binds to the slice around its time: it leaves at the begin of the send and arrives just before the end
+    // of the receive, which may have waited from long before.
+    const bool send = s.flow_end == FlowEnd::send;
+    const int64_t at = send ? s.begin_ps : std::max(s.begin_ps, s.end_ps - 1000);
+    event(fmt::format(R"({{"ph":"{}","name":"message","cat":"message","id":"{:x}","pid":{},"tid":{},"ts":{}{}}})",
+                      send ? 's' : 'f', s.flow, s.rank, tid, microseconds(at), send ? "" : R"(,"bp":"e")"));
   }
-  void fixed64(uint32_t field, uint64_t v) {
-    raw(uint64_t{field} << 3 | 1);
-    for (int i = 0; i < 8; ++i) bytes_ += static_cast<char>(v >> (8 * i));
+
+  void reserved_memory(uint32_t rank, int64_t at_ps, int64_t bytes) override {
+    event(fmt::format(R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{"bytes":{}}}}})", kReserved, rank,
+                      microseconds(at_ps), bytes));
   }
-  void real(uint32_t field, double v) {
-    uint64_t bits = 0;
-    std::memcpy(&bits, &v, sizeof bits);
-    fixed64(field, bits);
+
+  void sample(const Sample& s) override {
+    event(fmt::format(R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{"{}":{}}}}})", name_of(s.kind), s.rank,
+                      microseconds(s.at_ps), s.kind == CounterKind::memory_bytes ? "bytes" : "bytes_per_second",
+                      s.value));
   }
-  const std::string& bytes() const { return bytes_; }
+
+  void end() override { out_.write("\n]}\n"); }
 
  private:
-  void raw(uint64_t v) {
+  void event(std::string_view text) {
+    out_.write(first_ ? "\n" : ",\n");
+    out_.write(text);
+    first_ = false;
+  }
+
+  /// Exact: the format counts microseconds, with decimals.
+  static std::string microseconds(int64_t ps) {
+    const uint64_t n = ps < 0 ? 0 - static_cast<uint64_t>(ps) : static_cast<uint64_t>(ps);
+    std::string s = fmt::format("{}{}", ps < 0 ? "-" : "", n / 1'000'000);
+    if (n % 1'000'000 == 0) return s;
+    s += fmt::format(".{:06}", n % 1'000'000);
+    s.erase(s.find_last_not_of('0') + 1);
+    return s;
+  }
+
+  static std::string quoted(std::string_view text) {
+    const bool utf8 = is_utf8(text);
+    std::string s = "\"";
+    for (const char c : text) {
+      const auto u = static_cast<unsigned char>(c);
+      if (c == '"' || c == '\\')
+        (s += '\\') += c;
+      else if (u < 0x20)
+        s += fmt::format("\\u{:04x}", u);
+      else
+        s += u >= 0x80 && !utf8 ? '?' : c;
+    }
+    return s + '"';
+  }
+
+  Out& out_;
+  const Trace& trace_;
+  const Plan& plan_;
+  bool first_ = true;
+};
+
+// ---------------------------------------------------------------------------------------------------- Perfetto
+
+/// Appends fields of one protobuf message.
+class Message {
+ public:
+  Message& number(uint32_t field, uint64_t value) {
+    varint(field << 3 | 0);
+    varint(value);
+    return *this;
+  }
+  Message& fixed64(uint32_t field, uint64_t value) {
+    varint(field << 3 | 1);
+    for (int i = 0; i < 8; ++i) bytes_ += static_cast<char>(value >> (8 * i));
+    return *this;
+  }
+  Message& text(uint32_t field, std::string_view value) {
+    varint(field << 3 | 2);
+    varint(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  Message& message(uint32_t field, const Message& m) { return text(field, m.bytes_); }
+  const std::string& bytes() const { return bytes_; }
+  bool empty() const { return bytes_.empty(); }
+  void clear() { bytes_.clear(); }
+
+ private:
+  void varint(uint64_t v) {
     for (; v >= 0x80; v >>= 7) bytes_ += static_cast<char>(v | 0x80);
     bytes_ += static_cast<char>(v);
   }
   std::string bytes_;
 };
 
-namespace field {
-constexpr uint32_t kTracePacket = 1;
-constexpr uint32_t kPacketTimestamp = 8, kPacketSequence = 10, kPacketTrackEvent = 11, kPacketTrackDescriptor = 60;
-constexpr uint32_t kTrackUuid = 1, kTrackName = 2, kTrackProcess = 3, kTrackParent = 5, kTrackCounter = 8;
-constexpr uint32_t kProcessPid = 1, kProcessName = 6, kCounterUnitName = 6;
-constexpr uint32_t kEventAnnotation = 4, kEventType = 9, kEventTrack = 11, kEventCategory = 22, kEventName = 23,
-                   kEventDouble = 44, kEventFlow = 47;
-constexpr uint32_t kAnnotationInt = 4, kAnnotationName = 10;
-}  // namespace field
-
-enum EventType : uint64_t { kBegin = 1, kEnd = 2, kCounter = 4 };
-
-void export_perfetto(Out& out, const Trace& trace, const plan::Plan& plan) {
-  const Names names(plan);
-  Flows flows(plan);
-  auto packet = [&](const Message& m) {
-    Message top;
-    top.text(field::kTracePacket, m.bytes());
-    out.text() += top.bytes();
-  };
-  constexpr uint64_t kTracks = plan::kStreams + 2;
-  auto track_of = [&](uint32_t rank, uint64_t k) {
-    return (uint64_t{rank} + 1) * kTracks + k;
-  };  // 0: the process, then streams, memory
-  auto describe = [&](const Message& track) {
-    Message p;
-    p.text(field::kPacketTrackDescriptor, track.bytes());
-    p.varint(field::kPacketSequence, 1);
-    packet(p);
-  };
-  auto event = [&](int64_t ps, const Message& e) {
-    Message p;
-    p.varint(field::kPacketTimestamp, static_cast<uint64_t>(std::max<int64_t>(0, ps) / 1000));
-    p.varint(field::kPacketSequence, 1);
-    p.text(field::kPacketTrackEvent, e.bytes());
-    packet(p);
-  };
-  for (const RankSpans& r : trace.ranks) {
-    const plan::Program& program = plan.programs[program_of(plan, RankId{r.rank}).v];
-    Message process, track;
-    process.varint(field::kProcessPid, r.rank + 1);
-    process.text(field::kProcessName, fmt::format("rank {} ({})", r.rank, program.name));
-    track.varint(field::kTrackUuid, track_of(r.rank, 0));
-    track.text(field::kTrackProcess, process.bytes());
-    describe(track);
-    for (int s = 0; s < plan::kStreams; ++s) {
-      Message t;
-      t.varint(field::kTrackUuid, track_of(r.rank, 1 + static_cast<uint64_t>(s)));
-      t.text(field::kTrackName, to_text(static_cast<plan::Stream>(s)));
-      t.varint(field::kTrackParent, track_of(r.rank, 0));
-      describe(t);
-    }
-    Message counter, unit;
-    unit.text(field::kCounterUnitName, "GiB");
-    counter.varint(field::kTrackUuid, track_of(r.rank, kTracks - 1));
-    counter.text(field::kTrackName, "memory reserved");
-    counter.varint(field::kTrackParent, track_of(r.rank, 0));
-    counter.text(field::kTrackCounter, unit.bytes());
-    describe(counter);
-
-    for (const Span& s : r.spans) {
-      const Named n = names.of(program, s);
-      const uint64_t track_id = track_of(r.rank, 1 + static_cast<uint64_t>(n.op->stream));
-      Message begin, end;
-      begin.varint(field::kEventType, kBegin);
-      begin.varint(field::kEventTrack, track_id);
-      begin.text(field::kEventCategory, to_text(n.op->phase));
-      begin.text(field::kEventName, n.op->name);
-      auto annotate = [&](std::string_view key, int64_t value) {
-        if (value < 0) return;
-        Message a;
-        a.text(field::kAnnotationName, key);
-        a.varint(field::kAnnotationInt, static_cast<uint64_t>(value));
-        begin.text(field::kEventAnnotation, a.bytes());
-      };
-      annotate("layer", n.layer);
-      annotate("chunk", n.chunk);
-      annotate("micro_batch", n.micro_batch);
-      annotate("invocation", s.invocation);
-      if (const uint64_t id = flows.id(r.rank, n)) begin.fixed64(field::kEventFlow, id);
-      event(s.begin_ps, begin);
-      end.varint(field::kEventType, kEnd);
-      end.varint(field::kEventTrack, track_id);
-      event(s.end_ps, end);
-    }
-    for_each_memory_change(plan, r, program, [&](int64_t at, int64_t bytes) {
-      Message e;
-      e.varint(field::kEventType, kCounter);
-      e.varint(field::kEventTrack, track_of(r.rank, kTracks - 1));
-      e.real(field::kEventDouble, static_cast<double>(bytes) / 1073741824.0);
-      event(at, e);
-    });
-  }
+// Field numbers as published in protos/perfetto/trace of google/perfetto.
+namespace trace_proto {
+constexpr uint32_t kPacket = 1;
 }
+namespace packet {
+constexpr uint32_t kTimestamp = 8, kSequenceId = 10, kTrackEvent = 11, kInternedData = 12, kSequenceFlags = 13,
+                   kTrackDescriptor = 60, kFirstOnSequence = 87;
+constexpr uint64_t kStateCleared = 1, kNeedsState = 2;  // SequenceFlags
+}  // namespace packet
+namespace track {
+constexpr uint32_t kUuid = 1, kName = 2, kProcess = 3, kThread = 4, kParent = 5, kCounter = 8;
+}
+namespace process {
+constexpr uint32_t kPid = 1, kName = 6;
+}
+namespace thread {
+constexpr uint32_t kPid = 1, kTid = 2, kSortIndex = 3, kName = 5;
+}
+namespace counter {
+constexpr uint32_t kUnit = 3, kUnitName = 6;
+constexpr uint64_t kSizeBytes = 3;  // Unit
+}  // namespace counter
+namespace track_event {
+constexpr uint32_t kCategory = 3, kAnnotation = 4, kType = 9, kNameId = 10, kTrack = 11, kCounterValue = 30,
+                   kDoubleValue = 44, kFlows = 47, kTerminatingFlows = 48;
+constexpr uint64_t kBegin = 1, kEnd = 2, kCounterType = 4;  // Type
+}  // namespace track_event
+namespace annotation {
+constexpr uint32_t kNameId = 1, kInt = 4, kStringId = 17;
+}
+namespace interned {
+constexpr uint32_t kCategories = 1, kNames = 2, kAnnotationNames = 3, kAnnotationStrings = 29;
+constexpr uint32_t kId = 1, kText = 2;  // of each entry
+}  // namespace interned
+
+class PerfettoWriter final : public Writer {
+ public:
+  /// `origin_ps`: drawn as 0; timestamps have no sign.
+  PerfettoWriter(Out& out, int64_t origin_ps) : out_(out), origin_ps_(origin_ps) {}
+
+  void begin(const std::vector<Process>& processes) override {
+    Message first;
+    first.number(packet::kSequenceId, kSequence)
+        .number(packet::kSequenceFlags, packet::kStateCleared)
+        .number(packet::kFirstOnSequence, 1);
+    put(first);
+    for (const Process& p : processes) {
+      Message m, d;
+      m.number(process::kPid, pid(p.rank)).text(process::kName, p.name);
+      d.number(track::kUuid, uuid(p.rank, 0)).text(track::kName, p.name).message(track::kProcess, m);
+      descriptor(d);
+      for (uint32_t s = 0; s < plan::kStreams; ++s) {
+        if (!p.streams[s]) continue;
+        const std::string_view name = plan::to_text(static_cast<Stream>(s));
+        Message t, e;
+        t.number(thread::kPid, pid(p.rank)).number(thread::kTid, pid(p.rank) + 1 + s);
+        t.number(thread::kSortIndex, s).text(thread::kName, name);
+        e.number(track::kUuid, uuid(p.rank, kStreamTrack + s)).number(track::kParent, uuid(p.rank, 0));
+        e.text(track::kName, name).message(track::kThread, t);
+        descriptor(e);
+      }
+      if (p.spans) counter_track(p.rank, kReservedTrack, kReserved, true);
+    }
+  }
+
+  void slice(const Slice& s) override {
+    Message e, ids;
+    e.number(track_event::kType, track_event::kBegin)
+        .number(track_event::kTrack, uuid(s.rank, kStreamTrack + static_cast<uint32_t>(s.op->stream)))
+        .number(track_event::kCategory, intern(categories_, interned::kCategories, plan::to_text(s.op->phase), ids))
+        .number(track_event::kNameId, intern(names_, interned::kNames, s.op->name, ids));
+    auto key = [&](std::string_view k) { return intern(annotation_names_, interned::kAnnotationNames, k, ids); };
+    auto arg = [&](std::string_view k, int64_t value) {
+      if (value < 0) return;
+      Message a;
+      a.number(annotation::kNameId, key(k)).number(annotation::kInt, static_cast<uint64_t>(value));
+      e.message(track_event::kAnnotation, a);
+    };
+    arg("step", s.step);
+    Message block;
+    block.number(annotation::kNameId, key("block"))
+        .number(annotation::kStringId, intern(strings_, interned::kAnnotationStrings, s.block->name, ids));
+    e.message(track_event::kAnnotation, block);
+    arg("layer", s.layer);
+    arg("chunk", s.chunk);
+    arg("micro_batch", s.micro_batch);
+    arg("bytes", s.bytes);
+    // An arrow goes from the earlier event to the later: it leaves with the begin of the send and arrives with the end
+    // of the receive, which may have waited from long before.
+    if (s.flow_end == FlowEnd::send) e.fixed64(track_event::kFlows, s.flow);
+    event(s.begin_ps, e, ids);
+
+    Message close;
+    close.number(track_event::kType, track_event::kEnd)
+        .number(track_event::kTrack, uuid(s.rank, kStreamTrack + static_cast<uint32_t>(s.op->stream)));
+    if (s.flow_end == FlowEnd::receive) close.fixed64(track_event::kTerminatingFlows, s.flow);
+    event(s.end_ps, close, {});
+  }
+
+  void reserved_memory(uint32_t rank, int64_t at_ps, int64_t bytes) override {
+    Message e;
+    e.number(track_event::kType, track_event::kCounterType)
+        .number(track_event::kTrack, uuid(rank, kReservedTrack))
+        .number(track_event::kCounterValue, static_cast<uint64_t>(bytes));
+    event(at_ps, e, {});
+  }
+
+  void sample(const Sample& s) override {
+    const bool memory = s.kind == CounterKind::memory_bytes;
+    const uint32_t which = memory ? kMemoryTrack : kLinkTrack;
+    if (sampled_.insert({s.rank, which}).second) counter_track(s.rank, which, name_of(s.kind), memory);
+    Message e;
+    e.number(track_event::kType, track_event::kCounterType)
+        .number(track_event::kTrack, uuid(s.rank, which))
+        .fixed64(track_event::kDoubleValue, std::bit_cast<uint64_t>(s.value));
+    event(s.at_ps, e, {});
+  }
+
+  void end() override {}
+
+ private:
+  using Ids = std::unordered_map<std::string_view, uint64_t>;  // keys lie in the plan or are literals
+
+  static constexpr uint32_t kSequence = 1;
+  static constexpr uint32_t kStreamTrack = 1, kReservedTrack = 32, kMemoryTrack = 33, kLinkTrack = 34;
+  static_assert(kStreamTrack + plan::kStreams <= kReservedTrack);
+
+  static uint64_t uuid(uint32_t rank, uint32_t track) { return (uint64_t{rank} + 1) << 8 | track; }
+  /// Perfetto knows threads by tid alone and takes 0 for the idle process: every rank has its own 16 numbers.
+  static uint64_t pid(uint32_t rank) { return (uint64_t{rank} + 1) * 16; }
+
+  void put(const Message& p) {
+    Message framed;
+    framed.message(trace_proto::kPacket, p);
+    out_.write(framed.bytes());
+  }
+
+  void descriptor(const Message& d) {
+    Message p;
+    p.number(packet::kSequenceId, kSequence).message(packet::kTrackDescriptor, d);
+    put(p);
+  }
+
+  void counter_track(uint32_t rank, uint32_t which, std::string_view name, bool bytes) {
+    Message c, d;
+    if (bytes)
+      c.number(counter::kUnit, counter::kSizeBytes);
+    else
+      c.text(counter::kUnitName, "B/s");
+    d.number(track::kUuid, uuid(rank, which)).number(track::kParent, uuid(rank, 0));
+    d.text(track::kName, name).message(track::kCounter, c);
+    descriptor(d);
+  }
+
+  void event(int64_t at_ps, const Message& e, const Message& ids) {
+    Message p;
+    p.number(packet::kTimestamp, static_cast<uint64_t>(at_ps - origin_ps_) / 1000)
+        .number(packet::kSequenceId, kSequence)
+        .number(packet::kSequenceFlags, packet::kNeedsState);
+    if (!ids.empty()) p.message(packet::kInternedData, ids);
+    p.message(packet::kTrackEvent, e);
+    put(p);
+  }
+
+  static uint64_t intern(Ids& known, uint32_t field, std::string_view text, Message& ids) {
+    const auto [it, fresh] = known.try_emplace(text, known.size() + 1);
+    if (fresh) {
+      Message entry;
+      entry.number(interned::kId, it->second).text(interned::kText, text);
+      ids.message(field, entry);
+    }
+    return it->second;
+  }
+
+  Out& out_;
+  int64_t origin_ps_;
+  Ids categories_, names_, annotation_names_, strings_;
+  std::set<std::pair<uint32_t, uint32_t>> sampled_;
+};
+
+// ------------------------------------------------------------------------------------------------------ the walk
+
+class Walk {
+ public:
+  Walk(Writer& writer, const Trace& trace, const Plan& plan) : writer_(writer), trace_(trace), plan_(plan) {
+    for (const plan::Block& b : plan.blocks) {
+      const bool steps = std::ranges::any_of(b.segments, [](const plan::Segment& s) { return s.layer_step != 0; });
+      std::vector<bool>& in = in_layers_.emplace_back(b.ops.size(), false);
+      for (const plan::Segment& s : b.segments)
+        for (uint32_t k = 0; k < s.op_count; ++k) in[s.first_op + k] = !steps || s.layer_step != 0;
+    }
+    for (const plan::Buffer& b : plan.buffers)
+      device_bytes_.push_back(!b.view && b.space == plan::Space::device ? b.bytes().n : 0);
+  }
+
+  void run() {
+    writer_.begin(processes());
+    for (const RankSpans& r : trace_.ranks) one(r);
+    for (const Sample& s : trace_.samples)
+      if (std::isfinite(s.value)) writer_.sample(s);  // JSON has no other numbers
+    writer_.end();
+  }
+
+ private:
+  struct Rank {
+    std::array<int64_t, plan::kStreams> drawn_to;  // end of the last slice of each stream
+    int64_t reserved = 0;
+    Rank() { drawn_to.fill(INT64_MIN); }
+  };
+  struct Channel {
+    uint64_t index = 0;
+    std::array<uint32_t, 2> taken{};  // sends, receives
+  };
+
+  std::vector<Process> processes() const {
+    std::map<uint32_t, Process> found;
+    for (const RankSpans& r : trace_.ranks) {
+      Process& p = found[r.rank];
+      p.spans = true;
+      for (const plan::Invocation& v : variant_of(r).order)
+        for (const plan::Op& op : plan_.block(v.block).ops) p.streams[static_cast<size_t>(op.stream)] = true;
+    }
+    for (const Sample& s : trace_.samples) found[s.rank];
+    std::map<uint32_t, uint32_t> alike;
+    for (const FoldedRank& f : trace_.meta.ranks) alike[f.rank] = f.count;
+    std::vector<Process> out;
+    for (auto& [rank, p] : found) {
+      p.rank = rank;
+      p.name = fmt::format("rank {}", rank);
+      std::vector<std::string> where;
+      for (uint32_t a = 0; a < plan_.mesh.axes.size() && int64_t{rank} < plan_.mesh.ranks(); ++a)
+        if (const plan::Axis& axis = plan_.mesh.axes[a]; axis.size > 1)
+          where.push_back(fmt::format("{} {}", axis.name, plan_.mesh.coordinate(RankId{rank}, AxisId{a})));
+      if (!where.empty()) p.name += " (" + join(where, ", ") + ")";
+      if (const auto it = alike.find(rank); it != alike.end() && it->second > 1)
+        p.name += fmt::format(", stands for {} ranks", it->second);
+      out.push_back(std::move(p));
+    }
+    return out;
+  }
+
+  /// Which variant of the step ran is not stored: the first that fits, as in check_against_plan.
+  const plan::StepOrder& variant_of(const RankSpans& r) const {
+    const plan::Program& program = plan_.programs[program_of(plan_, RankId{r.rank}).v];
+    for (const plan::StepOrder& variant : program.steps) {
+      size_t k = 0;
+      bool fits = true;
+      for (uint32_t i = 0; i < variant.order.size() && fits; ++i) {
+        const auto ops = static_cast<size_t>(plan_.block(variant.order[i].block).op_instances());
+        fits = k + ops <= r.spans.size() &&
+               (ops == 0 || (r.spans[k].invocation == i && r.spans[k + ops - 1].invocation == i));
+        k += ops;
+      }
+      if (fits && k == r.spans.size()) return variant;
+    }
+    WT_CHECK(false, "rank {}, step {}: no variant fits; check_against_plan comes first", r.rank, r.step);
+    return program.steps.front();
+  }
+
+  int64_t bytes_of(const plan::Block& b, plan::Range refs) const {
+    int64_t n = 0;
+    for (uint32_t i = 0; i < refs.count; ++i) n += device_bytes_[b.refs[refs.begin + i].buffer.v];
+    return n;
+  }
+
+  int64_t reserved_by_setup(const plan::Program& program) const {
+    int64_t n = 0;
+    for (const plan::Invocation& v : program.setup) {
+      const plan::Block& b = plan_.block(v.block);
+      plan::for_each_op(b, [&](const plan::Op& op, uint32_t, int64_t, uint32_t) {
+        n += bytes_of(b, op.reserves) - bytes_of(b, op.releases);
+      });
+    }
+    return n;
+  }
+
+  void one(const RankSpans& r) {
+    const plan::Program& program = plan_.programs[program_of(plan_, RankId{r.rank}).v];
+    if (r.step != step_) {  // a rank missing in a step must not shift the pairs of the next
+      for (auto& [key, c] : channels_) c.taken.fill(std::max(c.taken[0], c.taken[1]));
+      step_ = r.step;
+    }
+    const auto [at, fresh] = ranks_.try_emplace(r.rank);
+    Rank& rank = at->second;
+    changes_.clear();
+    size_t k = 0;
+    for (const plan::Invocation& v : variant_of(r).order) {
+      const plan::Block& b = plan_.block(v.block);
+      plan::for_each_op(b, [&](const plan::Op& op, uint32_t index, int64_t layer, uint32_t) {
+        const Span& span = r.spans[k++];
+        if (const int64_t n = bytes_of(b, op.reserves)) changes_.push_back({span.begin_ps, n});
+        if (const int64_t n = bytes_of(b, op.releases)) changes_.push_back({span.end_ps, -n});
+        Slice s = described(r, program, v, b, op, in_layers_[v.block.v][index] ? layer : -1);
+        int64_t& drawn_to = rank.drawn_to[static_cast<size_t>(op.stream)];
+        s.begin_ps = std::max(span.begin_ps, drawn_to);
+        s.end_ps = drawn_to = std::max(span.end_ps, s.begin_ps);
+        writer_.slice(s);
+      });
+    }
+    if (fresh) {
+      rank.reserved = reserved_by_setup(program);
+      int64_t first = INT64_MAX;
+      for (const Span& s : r.spans) first = std::min(first, s.begin_ps);
+      if (!r.spans.empty()) changes_.push_back({first, 0});
+    }
+    std::ranges::sort(changes_);
+    for (size_t i = 0; i < changes_.size(); ++i) {
+      rank.reserved += changes_[i].second;
+      if (i + 1 == changes_.size() || changes_[i + 1].first != changes_[i].first)
+        writer_.reserved_memory(r.rank, changes_[i].first, rank.reserved);
+    }
+  }
+
+  Slice described(const RankSpans& r, const plan::Program& program, const plan::Invocation& v, const plan::Block& b,
+                  const plan::Op& op, int64_t layer) {
+    Slice s;
+    s.rank = r.rank;
+    s.step = r.step;
+    s.op = &op;
+    s.block = &b;
+    std::visit(
+        [&](const auto& body) {
+          if constexpr (requires { body.bytes; }) s.bytes = body.bytes;
+        },
+        op.body);
+    const std::optional<plan::Binding> bound = binding_of(v, b, op);
+    if (!bound) return s;
+    s.chunk = bound->chunk;
+    if (layer >= 0 && layer < plan_.parts[program.chunks[bound->chunk].v].layers)
+      s.layer = program.first_layer[bound->chunk] + layer;
+    switch (op.phase) {
+      case plan::Phase::forward:
+      case plan::Phase::recompute:
+      case plan::Phase::backward_input:
+      case plan::Phase::backward_weight: s.micro_batch = bound->micro_batch; break;
+      default: break;  // of the whole step
+    }
+    if (const auto* send = std::get_if<plan::Send>(&op.body)) flow(s, FlowEnd::send, send->to);
+    if (const auto* receive = std::get_if<plan::Receive>(&op.body)) flow(s, FlowEnd::receive, receive->from);
+    return s;
+  }
+
+  /// Of an invocation that binds two, the one whose buffers the op touches first.
+  static std::optional<plan::Binding> binding_of(const plan::Invocation& v, const plan::Block& b, const plan::Op& op) {
+    if (v.bindings == 0) return std::nullopt;
+    if (v.bindings == 1) return v.binding[0];
+    for (const plan::Range& refs : {op.reads, op.writes, op.reserves, op.releases})
+      if (refs.count) return v.binding[b.refs[refs.begin].binding];
+    return std::nullopt;
+  }
+
+  /// Sends and receives of a channel (from, to, forward or backward) pair in order, as in plan::validate.
+  /// No arrow where the other rank is not in the trace.
+  void flow(Slice& s, FlowEnd end, plan::Direction towards) {
+    const auto peer = peer_of(plan_, RankId{s.rank}, s.chunk, towards);
+    if (!peer) return;
+    const std::pair key{s.step, peer->rank.v};
+    const auto it = std::ranges::lower_bound(trace_.ranks, key, {}, [](const RankSpans& r) {
+      return std::pair{r.step, r.rank};
+    });
+    if (it == trace_.ranks.end() || std::pair{it->step, it->rank} != key) return;
+    const bool send = end == FlowEnd::send;
+    const bool forward = (towards == plan::Direction::next_stage) == send;
+    const uint32_t from = send ? s.rank : peer->rank.v, to = send ? peer->rank.v : s.rank;
+    Channel& c = channels_.try_emplace({from, to, forward}, Channel{channels_.size() + 1, {}}).first->second;
+    s.flow_end = end;
+    s.flow = c.index << 32 | c.taken[send ? 0 : 1]++;
+  }
+
+  Writer& writer_;
+  const Trace& trace_;
+  const Plan& plan_;
+  std::vector<std::vector<bool>> in_layers_;  // by block, by op: repeated for layers, not before or after them
+  std::vector<int64_t> device_bytes_;         // by buffer
+  std::unordered_map<uint32_t, Rank> ranks_;
+  std::map<std::tuple<uint32_t, uint32_t, bool>, Channel> channels_;
+  uint32_t step_ = 0;
+  std::vector<std::pair<int64_t, int64_t>> changes_;  // of reserved memory in this step: when, bytes
+};
 
 }  // namespace
 
 Result<Format> format_of(std::string_view path) {
-  if (path.ends_with(".wttrace")) return Format::native;
-  if (path.ends_with(".pftrace") || path.ends_with(".perfetto-trace")) return Format::perfetto;
-  if (path.ends_with(".json.gz")) return Format::chrome_gz;
-  if (path.ends_with(".json")) return Format::chrome;
-  return Diagnostic{std::string(path), "the ending names no trace format",
-                    "legal: .wttrace, .pftrace, .json, .json.gz"};
+  static constexpr std::pair<std::string_view, Format> kEndings[] = {{".wttrace", Format::native},
+                                                                     {".pftrace", Format::perfetto},
+                                                                     {".perfetto-trace", Format::perfetto},
+                                                                     {".json", Format::chrome},
+                                                                     {".json.gz", Format::chrome_gz}};
+  for (const auto& [ending, format] : kEndings)
+    if (path.ends_with(ending)) return format;
+  return Diagnostic{std::string(path), "no trace format has this ending",
+                    "legal: .wttrace, .pftrace, .perfetto-trace, .json, .json.gz"};
 }
 
-void export_trace(AtomicFile& file, Format format, const Trace& trace, const plan::Plan& plan) {
-  WT_CHECK(format != Format::native);
+void export_trace(AtomicFile& file, Format format, const Trace& trace, const Plan& plan) {
+  WT_CHECK(format != Format::native, "the native format is written by write_trace");
   Out out(file, format == Format::chrome_gz);
-  if (format == Format::perfetto)
-    export_perfetto(out, trace, plan);
-  else
-    export_chrome(out, trace, plan);
+  if (format == Format::perfetto) {
+    int64_t origin = 0;
+    for (const RankSpans& r : trace.ranks)
+      for (const Span& s : r.spans) origin = std::min(origin, s.begin_ps);
+    for (const Sample& s : trace.samples) origin = std::min(origin, s.at_ps);
+    PerfettoWriter writer(out, origin);
+    Walk(writer, trace, plan).run();
+  } else {
+    ChromeWriter writer(out, trace, plan);
+    Walk(writer, trace, plan).run();
+  }
   out.finish();
 }
 
-Status write_as(const std::string& path, const Trace& trace, const plan::Plan& plan) {
-  auto format = format_of(path);
+Status write_as(const std::string& path, const Trace& trace, const Plan& plan) {
+  const Result<Format> format = format_of(path);
   if (!format) return format.errors();
-  if (auto checked = check_against_plan(trace, plan); !checked) return checked;
+  if (Status s = check_against_plan(trace, plan); !s) return s;
   if (format.value() == Format::native) return write_trace(path, trace);
-  auto file = AtomicFile::create(path);
+  Result<AtomicFile> file = AtomicFile::create(path);
   if (!file) return file.errors();
   export_trace(file.value(), format.value(), trace, plan);
   return file.value().commit();

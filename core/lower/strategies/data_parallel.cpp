@@ -178,8 +178,8 @@ void make_buckets(Context& c, ChunkPart& part) {
       const bool kept = c.strategy().data_parallel == DataParallel::megatron ||
                         c.strategy().data_parallel == DataParallel::distributed_optimizer;
       const bool at_once = c.strategy().data_parallel == DataParallel::zero1;
-      k.main_gradient = make("main_grads", Role::gradient, DType::f32, shard, at_once,
-                             kept ? Scope::persistent : Scope::invocation);
+      k.main_gradient =
+          make("main_grads", Role::gradient, DType::f32, shard, at_once, kept ? Scope::persistent : Scope::invocation);
       if (at_once && copies == GradientCopies::flat)
         k.flat_step = make("grads_flat_step", Role::transient, c.grad, shard, true, Scope::invocation);
     }

@@ -56,14 +56,16 @@ TEST(Memory, BytesPerParameter) {
 // DeepSpeed's fp16 step: 16-bit weights and gradients, 12/d of states, and of what the rank owns a flat copy and an fp32
 // one (DS-6). One layer is a small part, so the embedding's 64-bit norm copy of 8 bytes an element is the other high point.
 TEST(Memory, DeepSpeedStep) {
-  const Lowered l = lowered({"training.precision=fp16", "model.vocab=128", "model.max_context=128", "training.seq_len=128"},
-                            "{data_parallel: zero1, gradient_dtype: fp16}");
+  const Lowered l =
+      lowered({"training.precision=fp16", "model.vocab=128", "model.max_context=128", "training.seq_len=128"},
+              "{data_parallel: zero1, gradient_dtype: fp16}");
   const double n = static_cast<double>(count_parameters(l.job.model).total());
   const StageMemory s = memory_report(l.job, l.plan).stages[0];
   EXPECT_NEAR(static_cast<double>(phase_peak(s, "optimizer")) / n, 4 + 18.0 / 8, 0.03);
 
-  const Lowered one = lowered({"training.precision=fp16", "model.layers=1", "training.seq_len=128", "cluster.node.devices=1",
-                               "training.global_batch=4"}, "{data_parallel: zero1, gradient_dtype: fp16}");
+  const Lowered one = lowered({"training.precision=fp16", "model.layers=1", "training.seq_len=128",
+                               "cluster.node.devices=1", "training.global_batch=4"},
+                              "{data_parallel: zero1, gradient_dtype: fp16}");
   const double m = static_cast<double>(count_parameters(one.job.model).total());
   const double step = static_cast<double>(phase_peak(memory_report(one.job, one.plan).stages[0], "optimizer"));
   EXPECT_NEAR(step, 16 * m + 8 * 51200.0 * 1024, 0.01 * step);
@@ -76,14 +78,16 @@ TEST(Memory, DeepSpeedBf16Gradients) {
   const double n = static_cast<double>(count_parameters(l.job.model).total());
   const StageMemory s = memory_report(l.job, l.plan).stages[0];
   EXPECT_NEAR(static_cast<double>(item(s, "weights") + item(s, "gradients") + item(s, "master weights") +
-                                  item(s, "optimizer states")) / n,
+                                  item(s, "optimizer states")) /
+                  n,
               8 + 12.0 / 8, 0.03);
 }
 
 // What a pipeline engine keeps: p - r hidden states for the output, as many for a cloned input.
 TEST(Memory, KeptEdges) {
   auto activations = [](const char* kept, size_t stage) {
-    const Lowered l = lowered({"model.vocab=128", std::string("strategy.kept_edges=") + kept}, "{pipeline: 4, tensor: 2}");
+    const Lowered l =
+        lowered({"model.vocab=128", std::string("strategy.kept_edges=") + kept}, "{pipeline: 4, tensor: 2}");
     return memory_report(l.job, l.plan).stages[stage].peak.n;
   };
   const int64_t hidden = 2048 * 1024 * 2;
