@@ -120,8 +120,8 @@ TEST_F(Program, OutputsAreWholeOrAbsent) {
   ASSERT_EQ(run("simulate examples/tiny-llama.yaml --trace " + in_folder("t.wttrace")).code, 0);
   ASSERT_EQ(run("convert " + in_folder("t.wttrace") + " " + in_folder("t.json")).code, 0);
   ASSERT_EQ(run("simulate examples/tiny-llama.yaml --trace " + in_folder("direct.json")).code, 0);
-  EXPECT_EQ(slurp(folder_ / "t.json"), slurp(folder_ / "direct.json"));
-  const Json j = Json::parse(slurp(folder_ / "t.json"));
+  const Json j = Json::parse(slurp(folder_ / "t.json")), direct = Json::parse(slurp(folder_ / "direct.json"));
+  EXPECT_TRUE(j.at("traceEvents") == direct.at("traceEvents"));  // the rest names the command
   size_t spans = 0, sends = 0, receives = 0;
   for (const Json& e : j.at("traceEvents")) {
     spans += e.at("ph") == "X";
