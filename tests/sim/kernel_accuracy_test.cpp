@@ -115,7 +115,8 @@ TEST(KernelAccuracy, Attention) {
 
 class BadFiles : public ::testing::Test {
  protected:
-  std::string root = ::testing::TempDir() + "wt_bad_kernels";
+  std::string root =
+      ::testing::TempDir() + "wt_bad_kernels_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
   void write(const std::string& name, const std::string& text) { std::ofstream(root + "/kernels/bad/" + name) << text; }
   void SetUp() override {
     std::filesystem::create_directories(root + "/kernels/bad");
