@@ -1,5 +1,7 @@
-// windtunnel models, clusters: what is built in, each with the numbers that tell one from another.
+// windtunnel models, windtunnel clusters: what is built in, with the numbers that tell one from another.
 #include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
 
 #include "apps/command.hpp"
 #include "core/base/text.hpp"
@@ -11,45 +13,97 @@ namespace wt::apps {
 
 namespace {
 
-int models() {
-  report::Table table({"model", "parameters", "active", "layers", "hidden", "heads/kv", "vocabulary"});
+using Json = nlohmann::ordered_json;
+
+std::string billions(int64_t n) {
+  const double b = static_cast<double>(n) / 1e9;
+  return b >= 100 ? fmt::format("{:.0f}", b) : b >= 10 ? fmt::format("{:.1f}", b) : fmt::format("{:.2f}", b);
+}
+
+int models(bool json) {
+  report::Table table(
+      {"model", "parameters, B", "active, B", "layers", "hidden", "ffn", "heads", "kv", "vocab", "context", "kind"});
+  Json list = Json::array();
+  Diagnostics errors;
   for (const std::string& name : list_models()) {
-    auto m = read_model(name);
-    if (!m) return fail(m.errors(), kOurFault);
-    const ModelSpec& s = m.value();
-    const auto total = count_parameters(s).total(), active = active_parameters(s);
-    table.add({name, fmt::format("{:.2f} B", static_cast<double>(total) * 1e-9),
-               active == total ? "" : fmt::format("{:.2f} B", static_cast<double>(active) * 1e-9),
-               std::to_string(s.layers), std::to_string(s.hidden), fmt::format("{}/{}", s.heads, s.kv_heads),
-               with_commas(s.vocab)});
+    auto read = read_model(name);
+    if (!read) {
+      errors.insert(errors.end(), read.errors().begin(), read.errors().end());
+      continue;
+    }
+    const ModelSpec& m = read.value();
+    const int64_t n = count_parameters(m).total(), active = active_parameters(m);
+    std::string kind = m.moe ? fmt::format("{} experts, {} chosen", m.moe->experts, m.moe->top_k) : "dense";
+    if (m.mla) kind += ", MLA";
+    table.add({name, billions(n), m.moe ? billions(active) : "", std::to_string(m.layers), std::to_string(m.hidden),
+               std::to_string(m.moe ? m.moe->ffn_hidden : m.ffn_hidden), std::to_string(m.heads),
+               std::to_string(m.kv_heads), with_commas(m.vocab), with_commas(m.max_context), kind});
+    list.push_back({{"name", name},
+                    {"parameters", n},
+                    {"active_parameters", active},
+                    {"layers", m.layers},
+                    {"hidden", m.hidden},
+                    {"heads", m.heads},
+                    {"kv_heads", m.kv_heads},
+                    {"vocab", m.vocab},
+                    {"max_context_tokens", m.max_context},
+                    {"moe", m.moe.has_value()},
+                    {"source", m.source}});
   }
-  return write_out(table.text());
+  const int code = write_out(json ? Json{{"schema_version", 1}, {"models", list}}.dump(2) + "\n" : table.text(""));
+  return errors.empty() ? code : fail(errors, kBadInput);
 }
 
-int clusters() {
-  report::Table table({"cluster", "device", "per node", "memory", "bf16 dense", "scale-up a device", "NICs a node"});
+int clusters(bool json) {
+  report::Table table({"cluster", "device", "a node", "memory, GiB", "dense bf16, TFLOP/s", "memory, TB/s",
+                       "NVLink, GB/s", "NICs", "nodes"});
+  Json list = Json::array();
+  Diagnostics errors;
   for (const std::string& name : list_clusters()) {
-    auto c = read_cluster(name);
-    if (!c) return fail(c.errors(), kOurFault);
-    const ClusterSpec& s = c.value();
-    const auto& peak = s.device.peak;
-    auto p = peak.find(DType::bf16);
-    if (p == peak.end()) p = peak.find(DType::f16);
-    table.add({name, s.device.name, std::to_string(s.node.devices), to_text(s.device.memory),
-               p == peak.end() ? "" : fmt::format("{:.0f} TFLOP/s", p->second.n * 1e-12),
-               fmt::format("{:.0f} GB/s", s.node.scale_up.bandwidth.n * 1e-9),
-               s.fabric.nics_per_node == 0
-                   ? "none"
-                   : fmt::format("{} x {:.1f} GB/s", s.fabric.nics_per_node, s.fabric.nic_bandwidth.n * 1e-9)});
+    auto read = read_cluster(name);
+    if (!read) {
+      errors.insert(errors.end(), read.errors().begin(), read.errors().end());
+      continue;
+    }
+    const ClusterSpec& c = read.value();
+    const DeviceSpec& d = c.device;
+    auto peak = d.peak.find(DType::bf16);
+    if (peak == d.peak.end()) peak = d.peak.find(DType::f16);
+    const double tflops = peak == d.peak.end() ? 0 : peak->second.n / 1e12;
+    table.add({name, d.name, std::to_string(c.node.devices), fmt::format("{:.1f}", d.memory.gib()),
+               fmt::format("{:.0f}", tflops), fmt::format("{:.2f}", d.memory_bandwidth.n / 1e12),
+               c.node.scale_up.bandwidth.n > 0 ? fmt::format("{:.0f}", c.node.scale_up.bandwidth.n / 1e9) : "-",
+               c.fabric.nics_per_node > 0
+                   ? fmt::format("{} x {:.0f} Gb/s", c.fabric.nics_per_node, c.fabric.nic_bandwidth.n * 8 / 1e9)
+                   : "-",
+               std::to_string(c.nodes)});
+    list.push_back({{"name", name},
+                    {"device", d.name},
+                    {"devices_per_node", c.node.devices},
+                    {"nodes", c.nodes},
+                    {"memory_gib", d.memory.gib()},
+                    {"dense_bf16_tflops", tflops},
+                    {"memory_bandwidth_bytes_per_s", d.memory_bandwidth.n},
+                    {"scale_up_bytes_per_s", c.node.scale_up.bandwidth.n},
+                    {"nics_per_node", c.fabric.nics_per_node},
+                    {"nic_bytes_per_s", c.fabric.nic_bandwidth.n},
+                    {"source", c.source}});
   }
-  return write_out(table.text());
+  const int code = write_out(json ? Json{{"schema_version", 1}, {"clusters", list}}.dump(2) + "\n" : table.text(""));
+  return errors.empty() ? code : fail(errors, kBadInput);
 }
 
-const Register register_models(80, [](CLI::App& parent, int& exit) {
-  parent.add_subcommand("models", "list the built-in models")->callback([&exit] { exit = models(); });
+const Register models_registration(80, [](CLI::App& parent, int& exit) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* app = parent.add_subcommand("models", "list the built-in models");
+  app->add_flag("--json", *json, "as JSON");
+  app->callback([json, &exit] { exit = models(*json); });
 });
-const Register register_clusters(81, [](CLI::App& parent, int& exit) {
-  parent.add_subcommand("clusters", "list the built-in clusters")->callback([&exit] { exit = clusters(); });
+const Register clusters_registration(81, [](CLI::App& parent, int& exit) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* app = parent.add_subcommand("clusters", "list the built-in clusters; peaks are dense, rates one direction");
+  app->add_flag("--json", *json, "as JSON");
+  app->callback([json, &exit] { exit = clusters(*json); });
 });
 
 }  // namespace

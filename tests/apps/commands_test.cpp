@@ -1,0 +1,197 @@
+// Every command with its forms of output, and the arithmetic of audit on what users reported (P48, P62, P67, P108).
+#include "program.hpp"
+
+#include <algorithm>
+
+namespace {
+
+size_t lines_of(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+
+/// As audit prints days: one decimal.
+std::string fmt_days(double days) {
+  std::ostringstream text;
+  text.precision(1);
+  text << "days: " << std::fixed << days;
+  return text.str();
+}
+
+size_t cells_of(const std::string& line) {
+  size_t n = 1;
+  bool inside = false;
+  for (char c : line) {
+    if (c == '"') inside = !inside;
+    n += c == ',' && !inside;
+  }
+  return n;
+}
+
+TEST_F(Program, HelpOfEveryCommandShowsAnExampleOrIsShort) {
+  const Outcome all = run("--help");
+  EXPECT_EQ(all.code, 0);
+  for (const char* command : {"simulate", "plan", "audit", "validate", "convert", "models", "clusters"}) {
+    EXPECT_TRUE(has(all.out, command)) << command;
+    const Outcome one = run(std::string(command) + " --help");
+    EXPECT_EQ(one.code, 0) << command;
+    EXPECT_TRUE(has(one.out, "windtunnel")) << one.out;
+    EXPECT_TRUE(one.err.empty());
+  }
+  EXPECT_TRUE(has(run("--version").out, "windtunnel "));
+  EXPECT_EQ(run("").code, 2);
+  EXPECT_EQ(run("smulate x").code, 2);
+}
+
+TEST_F(Program, CsvIsOneRowOfAsManyCellsAsItsHeader) {
+  const Outcome r = run("simulate examples/tiny-gpt.yaml --csv");
+  ASSERT_EQ(r.code, 0) << r.err;
+  ASSERT_EQ(lines_of(r.out), 2u);
+  const size_t end = r.out.find('\n');
+  EXPECT_EQ(cells_of(r.out.substr(0, end)), cells_of(r.out.substr(end + 1)));
+  EXPECT_TRUE(r.out.starts_with("job,model,parameters,"));
+}
+
+TEST_F(Program, FormsOfOutputExcludeEachOther) {
+  EXPECT_EQ(run("simulate examples/tiny-gpt.yaml --json --csv").code, 2);
+  EXPECT_EQ(run("simulate examples/tiny-gpt.yaml --markdown --explain").code, 2);
+  const Outcome m = run("simulate examples/tiny-gpt.yaml --markdown");
+  EXPECT_EQ(m.code, 0);
+  EXPECT_TRUE(has(m.out, "| --- |"));
+}
+
+TEST_F(Program, TheScreenStartsWithTheAnswerAndIsNarrow) {
+  const Outcome r = run("simulate examples/llama3-70b-1024-h100.yaml");
+  ASSERT_EQ(r.code, 0) << r.err;
+  const size_t answer = r.out.find("FITS"), detail = r.out.find("Time of the step");
+  ASSERT_NE(answer, std::string::npos);
+  EXPECT_LT(answer, detail);
+  EXPECT_LE(lines_of(r.out), 45u);
+  EXPECT_TRUE(has(r.out, "pipeline bubble"));
+  std::istringstream text(r.out);
+  for (std::string line; std::getline(text, line);) EXPECT_TRUE(line.empty() || line.back() != ' ') << line;
+}
+
+TEST_F(Program, OverridesOfTheCommandLineHold) {
+  const Outcome r = run("simulate examples/llama3-70b-1024-h100.yaml --cluster dgx-h200 --nodes 32 --json");
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json j = Json::parse(r.out);
+  EXPECT_EQ(j.at("gpus"), 256);
+  EXPECT_EQ(j.at("cluster"), "dgx-h200");
+  const Outcome set =
+      run("simulate examples/llama3-70b-1024-h100.yaml --set cluster.nodes=64 --set training.global_batch=512 --json");
+  ASSERT_EQ(set.code, 0) << set.err;
+  EXPECT_EQ(Json::parse(set.out).at("gpus"), 512);
+}
+
+TEST_F(Program, FoldedAndAllRanksAgree) {
+  const Json a = Json::parse(run("simulate examples/tiny-gpt.yaml --json").out);
+  const Json b = Json::parse(run("simulate examples/tiny-gpt.yaml --json --all-ranks").out);
+  EXPECT_EQ(a.at("step_time_s"), b.at("step_time_s"));
+  EXPECT_EQ(a.at("time_s"), b.at("time_s"));
+  EXPECT_EQ(b.at("simulated").at("distinct_ranks"), 8);
+}
+
+TEST_F(Program, TheFormulaOfMfuCanBeChosen) {
+  auto mfu = [&](const char* id) {
+    const Json j =
+        Json::parse(run(std::string("simulate examples/llama3-70b-1024-h100.yaml --json --flops ") + id).out);
+    EXPECT_EQ(j.at("flop_formula"), id);
+    return j.at("mfu").get<double>();
+  };
+  EXPECT_LT(mfu("six_n"), mfu("model_causal"));
+  EXPECT_LT(mfu("model_causal"), mfu("model_full"));
+  EXPECT_EQ(run("simulate examples/tiny-gpt.yaml --flops 7n").code, 2);
+}
+
+TEST_F(Program, ListsAsTablesAndJson) {
+  const Outcome models = run("models"), clusters = run("clusters");
+  EXPECT_EQ(models.code, 0) << models.err;
+  EXPECT_EQ(clusters.code, 0) << clusters.err;
+  EXPECT_TRUE(has(models.out, "llama3-70b"));
+  EXPECT_TRUE(has(clusters.out, "dgx-h100"));
+  for (const Json& m : Json::parse(run("models --json").out).at("models"))
+    if (m.at("name") == "llama3-70b") EXPECT_EQ(m.at("parameters"), 70553706496);
+  for (const Json& c : Json::parse(run("clusters --json").out).at("clusters"))
+    if (c.at("name") == "dgx-h100") EXPECT_NEAR(c.at("dense_bf16_tflops").get<double>(), 989.4, 1);
+}
+
+TEST_F(Program, PlanAsJson) {
+  const Outcome r = run("plan examples/tiny-gpt.yaml --json");
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json j = Json::parse(r.out);
+  EXPECT_EQ(j.at("plan_digest").get<std::string>() + "\n", run("plan examples/tiny-gpt.yaml --digest").out);
+  EXPECT_EQ(j.at("ranks"), 8);
+  EXPECT_EQ(j.at("programs").size(), 2u);
+  EXPECT_EQ(run("plan examples/tiny-gpt.yaml --json --digest").code, 2);
+}
+
+TEST_F(Program, AReaderThatLeavesAndAFullDisk) {
+  const std::string words =
+      "cd '" + std::string(WT_SOURCE_DIR) + "' && '" + std::string(WT_BINARY_DIR) + "/windtunnel' ";
+  const int left = std::system(
+      ("bash -c \"" + words + "plan examples/llama3-70b-1024-h100.yaml | head -1 >/dev/null; exit \\${PIPESTATUS[0]}\"")
+          .c_str());
+  EXPECT_EQ(WEXITSTATUS(left), 0);
+  if (!fs::exists("/dev/full")) GTEST_SKIP();
+  const int full = std::system((words + "models >/dev/full 2>/dev/null").c_str());
+  EXPECT_EQ(WEXITSTATUS(full), 4);
+  EXPECT_EQ(run("simulate examples/tiny-gpt.yaml --trace /dev/full").code, 2);  // no ending: the format is unknown
+}
+
+TEST_F(Program, NothingIsLeftBesideATrace) {
+  ASSERT_EQ(run("simulate examples/tiny-gpt.yaml --trace " + in_folder("a.pftrace")).code, 0);
+  ASSERT_EQ(run("simulate examples/tiny-gpt.yaml --trace " + in_folder("b.json.gz")).code, 0);
+  ASSERT_EQ(run("simulate examples/tiny-gpt.yaml --trace " + in_folder("c.wttrace")).code, 0);
+  size_t files = 0;
+  for (const auto& f : fs::directory_iterator(folder_))
+    files += f.path().filename() != "out" && f.path().filename() != "err";
+  EXPECT_EQ(files, 3u);
+}
+
+TEST_F(Program, TheSameRunGivesTheSameTraceFile) {
+  ASSERT_EQ(run("simulate examples/tiny-llama.yaml --trace " + in_folder("t.wttrace")).code, 0);
+  const std::string first = slurp(folder_ / "t.wttrace");
+  ASSERT_EQ(run("simulate examples/tiny-llama.yaml --trace " + in_folder("t.wttrace")).code, 0);
+  EXPECT_EQ(slurp(folder_ / "t.wttrace"), first);
+}
+
+TEST_F(Program, AuditOfASheet) {  // P67
+  const Outcome r = run("audit --flops 3e24 --days 90 --gpu h100 --mfu 0.40");
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* piece :
+       {"GPUs needed: 975", "122 x 8 = 976", "1,979", "says 349 GPUs", "2.8 times too few", "sparse"})
+    EXPECT_TRUE(has(r.out, piece)) << piece << "\n" << r.out;
+}
+
+TEST_F(Program, AuditOfClaimsOverTheSparsePeak) {  // P62: 400/1979 = "20 %", 480/1979 = 24.3 %
+  const Outcome a = run("audit --gpu h100 --tflops 400 --mfu 0.202");
+  EXPECT_TRUE(has(a.out, "MFU: 40.4 %")) << a.out;
+  EXPECT_TRUE(has(a.out, "divides by the sparse peak of 1,979")) << a.out;
+  EXPECT_TRUE(has(run("audit --gpu h200 --tflops 420").out, "MFU: 42.5 %"));
+  EXPECT_TRUE(has(run("audit --gpu h100 --tflops 480").out, "MFU: 48.5 %"));
+  EXPECT_TRUE(has(run("audit --gpu h100 --tflops 400 --mfu 0.404").out, "agrees"));
+}
+
+TEST_F(Program, AuditOfAFinishedRun) {  // P108: 8B on 15T tokens in 1.3M H100-hours is 15.6 %
+  const Outcome r = run("audit --model llama3-8b --tokens 15e12 --gpu-hours 1.3e6");
+  EXPECT_TRUE(has(r.out, "MFU: 15.6 %")) << r.out;
+  EXPECT_TRUE(has(r.out, "question it")) << r.out;
+}
+
+TEST_F(Program, AuditOfAJobAtItsPredictedMfu) {
+  const Json j = Json::parse(run("simulate examples/llama3-70b-1024-h100.yaml --json").out);
+  const Outcome r = run("audit examples/llama3-70b-1024-h100.yaml --gpus 1024");
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, fmt_days(j.at("whole_run").at("days").get<double>()))) << r.out;
+  EXPECT_EQ(run("audit examples/llama3-70b-1024-h100.yaml --gpus 1024 --mfu 0.4").code, 2);
+}
+
+TEST_F(Program, AuditAsksForWhatIsMissing) {
+  EXPECT_EQ(run("audit").code, 2);
+  EXPECT_EQ(run("audit --model llama3-8b --days 3 --gpus 8").code, 2);
+  const Outcome gpu = run("audit --gpu h1000 --flops 1e24 --days 3 --gpus 8");
+  EXPECT_EQ(gpu.code, 2);
+  EXPECT_TRUE(has(gpu.err, "no device 'h1000'")) << gpu.err;
+  EXPECT_EQ(run("audit --gpu h100 --flops -1 --days 3 --gpus 8").code, 2);
+  EXPECT_EQ(run("audit --gpu v100-sxm2-32 --precision fp8 --flops 1e24 --days 3 --gpus 8").code, 2);
+}
+
+}  // namespace
