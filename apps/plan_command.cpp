@@ -43,7 +43,7 @@ std::string as_json(const JobSpec& job, const plan::Plan& p, uint64_t digest) {
                              {"ops", ops},
                              {"chunks", parts}});
   }
-  const report::MemoryReport m = report::memory_peaks(job, p);
+  const report::MemoryReport m = report::memory_report(job, p);
   j["memory"] = Json::array();
   for (const report::StageMemory& s : m.stages)
     j["memory"].push_back({{"stage", s.stage},

@@ -147,7 +147,7 @@ Table memory_table(const MemoryReport& m) {
   for (size_t i = 0; i < shown; ++i) header.push_back(totals[i].first);
   const bool rest = totals.size() > shown;
   if (rest) header.push_back("rest");
-  header.push_back("context, NCCL");
+  header.push_back("cached, context, NCCL");
   Table table(header);
   for (const StageRow& r : stage_rows(m)) {
     const StageMemory& s = *r.memory;
@@ -161,7 +161,7 @@ Table memory_table(const MemoryReport& m) {
       row.push_back(gib({n}));
     }
     if (rest) row.push_back(gib({others}));
-    row.push_back(gib(s.context + s.communicators + s.fragmentation));
+    row.push_back(gib(s.cached + s.fragmentation + s.context + s.communicators));
     table.add(row);
   }
   return table;
@@ -368,7 +368,8 @@ std::string print_json(const Sheet& s) {
                   {"peak_phase", st.peak_phase}};
     stage["items_gib"] = Json::object();
     for (const MemoryItem& i : st.items) stage["items_gib"][i.name] = i.bytes.gib();
-    stage["outside_the_plan_gib"] = {{"context", st.context.gib()},
+    stage["outside_the_plan_gib"] = {{"allocator_cache", st.cached.gib()},
+                                     {"context", st.context.gib()},
                                      {"communicators", st.communicators.gib()},
                                      {"fragmentation", st.fragmentation.gib()}};
     stage["largest"] = Json::array();

@@ -13,11 +13,13 @@ namespace {
 
 /// Two stages, one of them nearly full, and every term of time.
 struct Made {
-  Lowered l = lowered({"strategy.pipeline=2", "strategy.tensor=2", "training.total_tokens=1e12", "training.global_batch=32"});
+  Lowered l =
+      lowered({"strategy.pipeline=2", "strategy.tensor=2", "training.total_tokens=1e12", "training.global_batch=32"});
   StepReport r;
-  std::vector<std::string> assumptions = {"kernel times: a short assumption",
-                                          "a long assumption that has to be broken over two lines because it says more than "
-                                          "a line of the screen can hold at the width that a terminal has"};
+  std::vector<std::string> assumptions = {
+      "kernel times: a short assumption",
+      "a long assumption that has to be broken over two lines because it says more than "
+      "a line of the screen can hold at the width that a terminal has"};
   std::vector<std::string> warnings = {"examples/x.yaml: without effect on time or memory here: \"rms_norm_eps\", y"};
 
   Made() {
@@ -25,8 +27,13 @@ struct Made {
     l.job.model.name = "gpt";
     r.step_time = Time::from_seconds(2.5);
     r.critical_rank = 4;
-    r.time = {.compute = 1.5, .exposed_tensor = 0.3, .exposed_data = 0.2, .exposed_pipeline = 0.05, .bubble = 0.4,
-              .optimizer = 0.03, .host = 0.02};
+    r.time = {.compute = 1.5,
+              .exposed_tensor = 0.3,
+              .exposed_data = 0.2,
+              .exposed_pipeline = 0.05,
+              .bubble = 0.4,
+              .optimizer = 0.03,
+              .host = 0.02};
     r.by_stage = {{0, 0, r.time}, {1, 4, r.time}};
     r.tokens_per_second = 32 * 2048 / 2.5;
     r.tokens_per_second_per_gpu = r.tokens_per_second / 8;
@@ -44,11 +51,14 @@ struct Made {
       x.peak = {(70ll - 4 * s) << 30};
       x.context = {1ll << 30};
       x.communicators = {1ll << 29};
-      x.fragmentation = {1ll << 29};
       x.communicator_count = 3;
-      x.reserved = x.peak + x.context + x.communicators + x.fragmentation;
+      x.cached = {1ll << 28};
+      x.fragmentation = {1ll << 28};
+      x.reserved = x.peak + x.cached + x.context + x.communicators + x.fragmentation;
       x.peak_phase = "backward";
-      x.items = {{"activations", {40ll << 30}, 1}, {"weights", {20ll << 30}, 1}, {"optimizer states", {(10ll - 4 * s) << 30}, 1}};
+      x.items = {{"activations", {40ll << 30}, 1},
+                 {"weights", {20ll << 30}, 1},
+                 {"optimizer states", {(10ll - 4 * s) << 30}, 1}};
       x.largest = {{"fc1_out", {30ll << 30}, 24}, {"weights.bucket0", {20ll << 30}, 1}};
       x.phases = {{"load", {20ll << 30}}, {"backward", x.peak}};
       m.stages.push_back(std::move(x));
