@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
-#include <variant>
 
 #include "core/base/text.hpp"
 #include "core/report/print.hpp"
@@ -13,7 +13,7 @@ namespace wt::study {
 
 namespace {
 
-std::string_view bound_text(sim::Bound b) {
+std::string_view to_text(sim::Bound b) {
   switch (b) {
     case sim::Bound::compute: return "compute";
     case sim::Bound::memory: return "memory";
@@ -22,133 +22,205 @@ std::string_view bound_text(sim::Bound b) {
   return "";
 }
 
-std::string dims_text(const plan::Compute& c) {
+std::string scaled(double v) {
+  constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P", "E", "Z"};
+  size_t u = 0;
+  while (u + 1 < std::size(kUnits) && v >= 999.5) {
+    v /= 1000;
+    ++u;
+  }
+  return v == 0 ? "-" : fmt::format("{:.3g} {}", v, kUnits[u]);
+}
+
+std::string time_text(Time t) { return wt::to_text(t); }
+std::string time_text(double s) { return wt::to_text(Time::from_seconds(s)); }
+
+/// One op of the critical rank's program, however often it runs.
+struct Line {
+  const plan::Op* op = nullptr;
+  int64_t count = 0;
+  double seconds = 0;
+};
+
+std::string shape_text(const plan::Compute& c) {
+  if (c.kernel == plan::Kernel::gemm) return fmt::format("m {} n {} k {}", c.dims[0], c.dims[1], c.dims[2]);
   std::string out;
-  for (const int64_t d : c.dims)
-    if (d > 0) out += (out.empty() ? "" : " x ") + std::to_string(d);
+  for (int64_t d : c.dims)
+    if (d > 0) out += fmt::format("{}{}", out.empty() ? "" : " x ", d);
   return out;
 }
 
-/// The first op of each name in the steady step of the critical rank, in order of appearance.
-struct Kinds {
-  std::vector<const plan::Op*> compute, collective, message;
-};
-Kinds kinds_of(const JobResult& r) {
-  Kinds kinds;
-  std::set<std::string> seen;
-  std::set<uint32_t> blocks;
-  const plan::Program& program = r.plan.programs[program_of(r.plan, RankId{r.report.critical_rank}).v];
-  for (const plan::Invocation& i : program.steps[0].order) {
-    if (!blocks.insert(i.block.v).second) continue;
-    for (const plan::Op& op : r.plan.block(i.block).ops) {
-      if (!seen.insert(op.name).second) continue;
-      if (std::holds_alternative<plan::Compute>(op.body)) kinds.compute.push_back(&op);
-      if (std::holds_alternative<plan::Collective>(op.body)) kinds.collective.push_back(&op);
-      if (std::holds_alternative<plan::Send>(op.body) || std::holds_alternative<plan::Receive>(op.body))
-        kinds.message.push_back(&op);
-    }
-  }
-  return kinds;
-}
-
-void explain_compute(const JobResult& r, const sim::Models& models, const Kinds& kinds, std::string& out) {
-  std::map<std::string_view, const report::OpClass*> classes;
-  for (const report::OpClass& c : r.report.op_classes) classes[c.name] = &c;
-  out +=
-      "Kernels of the critical rank (work = FLOPs and bytes of core/lower/work.cpp; time = model of docs/kernels.md)\n";
-  report::Table table(
-      {"op", "kernel", "dtype", "dims", "GFLOP", "MB", "us each", "bound", "of peak", "count", "s a step", "source"});
-  for (const plan::Op* op : kinds.compute) {
-    const auto& c = std::get<plan::Compute>(op->body);
-    const sim::CostEstimate e = models.compute.estimate(c);
-    const auto cls = classes.find(op->name);
-    table.add({op->name, std::string(to_text(c.kernel)), std::string(to_text(c.dtype)), dims_text(c),
-               fmt::format("{:.3g}", c.work.flops * 1e-9),
-               fmt::format("{:.3g}", static_cast<double>(c.work.bytes_read + c.work.bytes_written) * 1e-6),
-               fmt::format("{:.1f}", e.time.seconds() * 1e6), std::string(bound_text(e.bound)),
-               fmt::format("{:.0f} %", e.efficiency * 100), cls == classes.end() ? "" : with_commas(cls->second->count),
-               cls == classes.end() ? "" : fmt::format("{:.4f}", cls->second->seconds), std::string(e.source)});
-  }
-  out += table.text();
-}
-
-void explain_collectives(const JobResult& r, const sim::Models& models, const Kinds& kinds, std::string& out) {
-  if (kinds.collective.empty() && kinds.message.empty()) return;
-  out += "\nCollectives (time = latency + bytes / bandwidth; NCCL's own choice, docs/collectives.md)\n";
-  report::Table table({"op", "kind", "group", "ranks", "nodes", "MB", "us each", "algorithm", "protocol", "channels",
-                       "latency us", "GB/s"});
-  const RankId rank{r.report.critical_rank};
-  for (const plan::Op* op : kinds.collective) {
-    const auto& c = std::get<plan::Collective>(op->body);
-    const plan::Group& group = r.plan.group(c.group);
-    const auto members = group_members(r.plan.mesh, group, rank);
-    if (members.size() < 2) continue;
-    const sim::GroupShape shape = models.collective.shape_of(members);
-    const auto e = models.collective.estimate(c.kind, c.reduction, c.dtype, c.bytes, shape);
-    table.add({op->name, std::string(to_text(c.kind)), group.name, std::to_string(shape.ranks),
-               std::to_string(shape.nodes), fmt::format("{:.3g}", static_cast<double>(c.bytes) * 1e-6),
-               fmt::format("{:.1f}", e.time.seconds() * 1e6), std::string(to_text(e.algorithm)),
-               std::string(to_text(e.protocol)), std::to_string(e.channels),
-               fmt::format("{:.1f}", e.latency_seconds * 1e6), fmt::format("{:.1f}", e.bandwidth * 1e-9)});
-  }
-  for (const plan::Op* op : kinds.message) {
-    const auto* send = std::get_if<plan::Send>(&op->body);
-    const auto* receive = std::get_if<plan::Receive>(&op->body);
-    const int64_t bytes = send ? send->bytes : receive->bytes;
-    const auto direction = send ? send->to : receive->from;
-    std::optional<plan::Peer> peer;
-    for (int64_t chunk = 0; chunk < r.plan.placement.chunks && !peer; ++chunk)
-      peer = peer_of(r.plan, rank, chunk, direction);
-    if (!peer) continue;
-    const auto e = send ? models.collective.estimate_message(bytes, rank, peer->rank)
-                        : models.collective.estimate_message(bytes, peer->rank, rank);
-    table.add({op->name, send ? "send" : "receive", fmt::format("rank {}", peer->rank.v), "2", "",
-               fmt::format("{:.3g}", static_cast<double>(bytes) * 1e-6), fmt::format("{:.1f}", e.time.seconds() * 1e6),
-               "", std::string(to_text(e.protocol)), std::to_string(e.channels),
-               fmt::format("{:.1f}", e.latency_seconds * 1e6), fmt::format("{:.1f}", e.bandwidth * 1e-9)});
-  }
-  out += table.text();
-}
-
-void explain_flops(const JobResult& r, std::string& out) {
-  out += "\nFLOPs of a step by the usual formulas, and the MFU that each gives over the dense peak\n";
-  report::Table table({"formula", "PFLOP", "TFLOP/s a GPU", "MFU"});
-  const auto peak = r.job.cluster.device.peak.find(r.job.training.compute_dtype);
-  const double ranks = static_cast<double>(r.plan.mesh.ranks()), seconds = r.report.step_time.seconds();
+void formulas(std::string& out, const JobResult& r) {
+  const report::StepReport& s = r.report;
+  const double seconds = s.step_time.seconds(), ranks = static_cast<double>(r.plan.mesh.ranks());
+  out += "FLOPs\n";
+  report::Table table({"formula", "FLOPs of a step", "TFLOP/s per GPU", "share of peak"});
   for (const report::FlopFormula f : report::kFlopFormulas) {
     const double flops = report::step_flops(r.job.model, r.job.training, f, r.job.strategy.tensor);
-    const double rate = flops / seconds / ranks;
-    table.add({std::string(report::id_of(f)), fmt::format("{:.4g}", flops * 1e-15), fmt::format("{:.1f}", rate * 1e-12),
-               peak == r.job.cluster.device.peak.end() ? "" : fmt::format("{:.1f} %", 100 * rate / peak->second.n)});
+    const double rate = flops / seconds / ranks / 1e12;
+    table.add({fmt::format("{}{}", f == s.formula ? "* " : "  ", report::id_of(f)), fmt::format("{:.4g}", flops),
+               fmt::format("{:.1f}", rate),
+               s.peak_tflops > 0 ? fmt::format("{:.1f} %", rate / s.peak_tflops * 100) : "-"});
   }
+  table.add({"  executed (HFU)", fmt::format("{:.4g}", report::hardware_flops(r.plan)),
+             fmt::format("{:.1f}", s.hardware_tflops_per_gpu), fmt::format("{:.1f} %", s.hfu * 100)});
   out += table.text();
-  if (peak != r.job.cluster.device.peak.end())
-    out += fmt::format("  peak: {:.1f} TFLOP/s {} dense; {}\n", peak->second.n * 1e-12,
-                       to_text(r.job.training.compute_dtype), r.job.cluster.device.source);
+  for (const report::FlopFormula f : report::kFlopFormulas)
+    out += fmt::format("    {}: {}\n", report::id_of(f), report::text_of(f));
+  out +=
+      "    executed: matrix products and attention of the plan, recomputed ones and FlashAttention's backward "
+      "included\n";
+  out += fmt::format("  MFU = FLOPs / (step time {} x {} GPUs x {:.1f} TFLOP/s, dense {} peak of {})\n",
+                     time_text(s.step_time), r.plan.mesh.ranks(), s.peak_tflops,
+                     wt::to_text(r.job.training.compute_dtype), r.job.cluster.device.name);
+  const auto n = count_parameters(r.job.model);
+  out += fmt::format(
+      "  parameters: {} = embedding {} + position {} + attention {} + MLP {} + experts {} + router {} + norms {} + "
+      "head {} + "
+      "MTP {}\n",
+      with_commas(n.total()), with_commas(n.embedding), with_commas(n.position), with_commas(n.attention),
+      with_commas(n.mlp), with_commas(n.experts), with_commas(n.router), with_commas(n.norms), with_commas(n.head),
+      with_commas(n.mtp));
 }
 
-void explain_memory(const JobResult& r, std::string& out) {
-  out += "\nMemory: reservations of the plan replayed in issue order; items at the peak of each stage, GiB (2^30)\n";
-  report::Table table({"stage", "phase of the peak", "item", "GiB"});
-  for (const report::StageMemory& s : r.report.memory.stages) {
-    for (const report::MemoryItem& i : s.items)
-      table.add({std::to_string(s.stage), s.peak_phase, i.name, fmt::format("{:.3f}", i.bytes.gib())});
-    table.add({std::to_string(s.stage), s.peak_phase, "peak of the plan", fmt::format("{:.3f}", s.peak.gib())});
-    table.add({std::to_string(s.stage), s.peak_phase, "reserved with context and communicators",
-               fmt::format("{:.3f}", s.reserved.gib())});
+void terms(std::string& out, const JobResult& r) {
+  out +=
+      fmt::format("\nTime by cause and stage, s (each row adds up to the step, {})\n", time_text(r.report.step_time));
+  std::vector<report::TimeTerm> used;
+  for (const report::TimeTerm& t : report::time_terms())
+    if (std::any_of(r.report.by_stage.begin(), r.report.by_stage.end(),
+                    [&](const report::StageTime& s) { return s.time.*t.seconds > 0; }))
+      used.push_back(t);
+  std::vector<std::string> header = {"stage (rank)"};
+  for (const auto& t : used) header.emplace_back(t.key);
+  report::Table table(header);
+  for (const report::StageTime& s : r.report.by_stage) {
+    std::vector<std::string> row = {
+        fmt::format("{}{} ({})", s.rank == r.report.critical_rank ? "*" : " ", s.stage, s.rank)};
+    for (const auto& t : used) row.push_back(fmt::format("{:.4f}", s.time.*t.seconds));
+    table.add(row);
   }
   out += table.text();
+  for (const auto& t : used) out += fmt::format("    {}: {}\n", t.key, t.meaning);
+}
+
+void kernels(std::string& out, const std::vector<Line>& lines, const sim::Models& models) {
+  out +=
+      "\nKernels of the critical rank, alone on the device, largest first (work: core/lower/work.cpp; "
+      "docs/kernels.md)\n";
+  report::Table table(
+      {"op", "runs", "each", "in all", "FLOPs", "bytes", "dtype", "bound", "of peak", "shape", "source"});
+  std::vector<std::pair<double, std::vector<std::string>>> rows;
+  for (const Line& l : lines) {
+    const auto* c = std::get_if<plan::Compute>(&l.op->body);
+    if (!c) continue;
+    const sim::CostEstimate e = models.compute.estimate(*c);
+    std::string name = l.op->name;
+    if (l.op->phase == plan::Phase::recompute) name += " again";
+    rows.push_back(
+        {e.time.seconds() * static_cast<double>(l.count),
+         {name, with_commas(l.count), time_text(e.time), time_text(e.time.seconds() * static_cast<double>(l.count)),
+          scaled(c->work.flops), scaled(static_cast<double>(c->work.bytes_read + c->work.bytes_written)),
+          std::string(wt::to_text(c->dtype)), std::string(to_text(e.bound)),
+          fmt::format("{:.0f} %", e.efficiency * 100), shape_text(*c), std::string(e.source)}});
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (auto& [seconds, row] : rows) table.add(std::move(row));
+  out += table.text();
+  out += fmt::format("  gap of the device between kernels {}\n", time_text(models.compute.device_gap()));
+}
+
+void transfers(std::string& out, const JobResult& r, const std::vector<Line>& lines, const sim::Models& models) {
+  out += "\nTransfers of the critical rank\n";
+  report::Table table({"op", "runs", "each", "in all", "bytes", "group", "nodes", "algorithm", "protocol", "channels",
+                       "latency", "bandwidth"});
+  bool any = false;
+  for (const Line& l : lines) {
+    const RankId rank{r.report.critical_rank};
+    if (const auto* c = std::get_if<plan::Collective>(&l.op->body)) {
+      const auto members = plan::group_members(r.plan.mesh, r.plan.group(c->group), rank);
+      if (members.size() < 2) continue;
+      const sim::GroupShape shape = models.collective.shape_of(members);
+      const auto e = models.collective.estimate(c->kind, c->reduction, c->dtype, c->bytes, shape);
+      table.add({l.op->name, with_commas(l.count), time_text(e.time),
+                 time_text(e.time.seconds() * static_cast<double>(l.count)),
+                 scaled(static_cast<double>(c->bytes)) + "B",
+                 fmt::format("{} of {}", r.plan.group(c->group).name, members.size()), std::to_string(shape.nodes),
+                 std::string(sim::to_text(e.algorithm)), std::string(sim::to_text(e.protocol)),
+                 std::to_string(e.channels), time_text(e.latency_seconds), scaled(e.bandwidth) + "B/s"});
+      any = true;
+    } else if (const auto* s = std::get_if<plan::Send>(&l.op->body)) {
+      // The chunk decides the peer only in name: neighbours of one direction are alike.
+      const plan::Direction d = s->to;
+      for (int64_t chunk = 0; chunk < std::max<int64_t>(1, r.plan.placement.chunks); ++chunk)
+        if (const auto peer = plan::peer_of(r.plan, rank, chunk, d)) {
+          const auto e = models.collective.estimate_message(s->bytes, rank, peer->rank);
+          table.add({l.op->name, with_commas(l.count), time_text(e.time),
+                     time_text(e.time.seconds() * static_cast<double>(l.count)),
+                     scaled(static_cast<double>(s->bytes)) + "B", fmt::format("to rank {}", peer->rank.v), "",
+                     "message", std::string(sim::to_text(e.protocol)), "", time_text(e.latency_seconds),
+                     scaled(e.bandwidth) + "B/s"});
+          any = true;
+          break;
+        }
+    }
+  }
+  out += any ? table.text() : "  none\n";
+  if (any)
+    out +=
+        "    time = latency + bytes / bandwidth; bytes as nccl-tests counts them; NCCL's own choice "
+        "(docs/collectives.md)\n";
+}
+
+void memory(std::string& out, const JobResult& r) {
+  const report::MemoryReport& m = r.report.memory;
+  if (m.stages.empty()) return;
+  const report::StageMemory& s = m.stages[m.peak_stage];
+  out += fmt::format("\nMemory of rank {} (stage {}), replayed from the plan's reservations\n", m.peak_rank, s.stage);
+  for (const auto& i : s.items) out += fmt::format("  {:<24} {:>10}\n", i.name, wt::to_text(i.bytes));
+  out += fmt::format("  {:<24} {:>10}   at the highest instant, in phase {}\n", "= peak", wt::to_text(s.peak),
+                     s.peak_phase);
+  out += fmt::format("  {:<24} {:>10}   blocks that PyTorch's caching allocator keeps (core/report/allocator.hpp)\n",
+                     "+ cached", wt::to_text(s.cached));
+  out += fmt::format("  {:<24} {:>10}   training.fragmentation = {:g} of the peak\n", "+ fragmentation",
+                     wt::to_text(s.fragmentation), r.job.training.fragmentation);
+  out += fmt::format("  {:<24} {:>10}   cluster.device.context_memory\n", "+ context", wt::to_text(s.context));
+  out += fmt::format("  {:<24} {:>10}   {} communicators: channels x (LL 512 KiB + LL128 4.7 MiB + Simple 4 MiB)\n",
+                     "+ communicators", wt::to_text(s.communicators), s.communicator_count);
+  out += fmt::format("  {:<24} {:>10}   of {}\n", "= reserved", wt::to_text(s.reserved), wt::to_text(m.capacity));
+  out += "  peak by phase:";
+  for (const auto& p : s.phases) out += fmt::format(" {} {};", p.phase, wt::to_text(p.peak));
+  out += "\n  largest buffers at the peak:\n";
+  for (const auto& i : s.largest)
+    out += fmt::format("    {:<32} {:>10}  in {} piece{}\n", i.name, wt::to_text(i.bytes), i.count,
+                       i.count == 1 ? "" : "s");
 }
 
 }  // namespace
 
 std::string explain_step(const JobResult& r, const sim::Models& models) {
+  // Ops of the critical rank's step, by content: blocks of equal ops (with and without reduction) come together.
+  const plan::Program& program = r.plan.programs[plan::program_of(r.plan, RankId{r.report.critical_rank}).v];
+  std::map<uint32_t, int64_t> runs;
+  for (const plan::Invocation& i : program.steps[0].order) ++runs[i.block.v];
+  std::vector<Line> lines;
+  for (const auto& [block, count] : runs)
+    for (const plan::Segment& s : r.plan.blocks[block].segments)
+      for (uint32_t k = s.first_op; k < s.first_op + s.op_count; ++k) {
+        const plan::Op& op = r.plan.blocks[block].ops[k];
+        auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& l) {
+          return l.op->name == op.name && l.op->body == op.body &&
+                 (l.op->phase == plan::Phase::recompute) == (op.phase == plan::Phase::recompute);
+        });
+        if (same == lines.end()) same = lines.insert(lines.end(), Line{&op, 0, 0});
+        same->count += count * s.iterations;
+      }
   std::string out;
-  const Kinds kinds = kinds_of(r);
-  explain_compute(r, models, kinds, out);
-  explain_collectives(r, models, kinds, out);
-  explain_flops(r, out);
-  explain_memory(r, out);
+  formulas(out, r);
+  terms(out, r);
+  kernels(out, lines, models);
+  transfers(out, r, lines, models);
+  memory(out, r);
   return out;
 }
 
