@@ -83,7 +83,9 @@ std::vector<std::string> assumptions_of(const JobResult& r) {
   const DeviceSpec& d = r.job.cluster.device;
   if (d.kernels.empty()) out.push_back(fmt::format("kernel times: roofline of {}; no measured curves for it", d.name));
   if (r.job.training.fragmentation == 0)
-    out.push_back("memory: what PyTorch's caching allocator holds follows a model of it; nothing more is lost (training.fragmentation)");
+    out.push_back(
+        "memory: what PyTorch's caching allocator holds follows a model of it; nothing more is lost "
+        "(training.fragmentation)");
   if (!r.report.memory.stages.empty()) {
     const auto& s = r.report.memory.stages[r.report.memory.peak_stage];
     out.push_back(fmt::format("memory: {} for the CUDA context, {} for {} communicators (NCCL's default buffers)",
