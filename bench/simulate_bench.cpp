@@ -1,9 +1,14 @@
-// Simulation of the Llama-3-70B example on 1,024 ranks: folded, and with every rank and every op.
-// Prices are constants here: what is measured is folding, pricing of blocks and the engine, not the models.
+// Simulation of the Llama-3-70B example on 1,024 ranks: folded, and with every rank and every op. Most use constant
+// prices, so that folding, pricing of blocks and the engine are measured and not the models; `_models` use those.
 #include <benchmark/benchmark.h>
+#include <sys/resource.h>
+
+#include <filesystem>
 
 #include "core/lower/lower.hpp"
+#include "core/plan/plan_io.hpp"
 #include "core/spec/read.hpp"
+#include "core/trace/file.hpp"
 #include "sim/fold/fold.hpp"
 #include "sim/price/priced_program.hpp"
 #include "sim/simulate.hpp"
@@ -90,6 +95,41 @@ void BM_fold_and_price(benchmark::State& state) {
 }
 BENCHMARK(BM_fold_and_price)->Unit(benchmark::kMicrosecond);
 
+const Models& models() {
+  static const Models models = [] {
+    auto loaded = load_models(job().cluster);
+    WT_CHECK(loaded.ok(), "{}", to_text(loaded.errors()));
+    return loaded.value();
+  }();
+  return models;
+}
+
+void BM_lower_and_simulate_models(benchmark::State& state) {
+  models();
+  for (auto _ : state) {
+    const auto plan = lower::lower(job());
+    auto result = simulate(plan.value(), job().cluster, job().training, models(), {});
+    WT_CHECK(result.ok());
+    benchmark::DoNotOptimize(result.value().step_time);
+  }
+}
+BENCHMARK(BM_lower_and_simulate_models)->Unit(benchmark::kMicrosecond);
+
+void BM_simulate_models(benchmark::State& state) {
+  for (auto _ : state)
+    benchmark::DoNotOptimize(simulate(example(), job().cluster, job().training, models(), {}).value().step_time);
+}
+BENCHMARK(BM_simulate_models)->Unit(benchmark::kMicrosecond);
+
+void BM_fold_and_price_models(benchmark::State& state) {
+  const auto pricing = make_pricing(job().cluster, job().training, models());
+  for (auto _ : state) {
+    const Fold fold = fold_ranks(example(), *pricing, false);
+    benchmark::DoNotOptimize(price_plan(example(), *pricing, fold, true));
+  }
+}
+BENCHMARK(BM_fold_and_price_models)->Unit(benchmark::kMicrosecond);
+
 void BM_simulate_folded(benchmark::State& state) { run(state, {}); }
 BENCHMARK(BM_simulate_folded)->Unit(benchmark::kMicrosecond);
 
@@ -115,6 +155,56 @@ void BM_simulate_all_ranks_traced(benchmark::State& state) {
   run(state, options);
 }
 BENCHMARK(BM_simulate_all_ranks_traced)->Unit(benchmark::kMillisecond);
+
+void BM_simulate_all_ranks_native_trace(benchmark::State& state) {
+  const plan::Plan& plan = example();
+  const ConstantPricing pricing;
+  const std::string text = plan::print(plan);
+  const std::string path = (std::filesystem::temp_directory_path() / "simulate_bench.wt").string();
+  uint64_t ops = 0;
+  for (auto _ : state) {
+    auto sink = trace::FileSink::create(path, text);
+    WT_CHECK(sink.ok(), "{}", to_text(sink.errors()));
+    SimulateOptions options;
+    options.all_ranks = true;
+    options.sink = sink.value().get();
+    auto result = simulate(plan, pricing, options);
+    WT_CHECK(result.ok());
+    WT_CHECK(sink.value()->finish({}).ok());
+    ops = result.value().ops;
+  }
+  state.counters["bytes"] = static_cast<double>(std::filesystem::file_size(path));
+  std::filesystem::remove(path);
+  state.counters["per_op"] = benchmark::Counter(
+      static_cast<double>(ops), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(BM_simulate_all_ranks_native_trace)->Unit(benchmark::kMillisecond);
+
+/// 16,384 ranks, none folded.
+void BM_simulate_16384_ranks(benchmark::State& state) {
+  JobSpec big = job();
+  big.cluster.nodes = 2048;
+  big.strategy.data = 0;
+  big.training.global_batch = 4096;
+  const auto plan = lower::lower(big);
+  WT_CHECK(plan.ok(), "{}", to_text(plan.errors()));
+  const ConstantPricing pricing;
+  SimulateOptions options;
+  options.all_ranks = options.op_by_op = true;
+  uint64_t ops = 0;
+  for (auto _ : state) {
+    auto result = simulate(plan.value(), pricing, options);
+    WT_CHECK(result.ok());
+    ops = result.value().ops;
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  state.counters["peak_MiB"] = static_cast<double>(usage.ru_maxrss) / 1024;
+  state.counters["ops"] = static_cast<double>(ops);
+  state.counters["per_op"] = benchmark::Counter(
+      static_cast<double>(ops), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(BM_simulate_16384_ranks)->Unit(benchmark::kMillisecond)->Iterations(1);
 
 }  // namespace
 }  // namespace wt::sim

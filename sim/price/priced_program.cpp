@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <unordered_map>
 #include <variant>
 
 #include "core/base/check.hpp"
@@ -58,9 +59,8 @@ class Flattener {
       duration_ = 0;
       if (const auto* compute = std::get_if<plan::Compute>(&op.body)) {
         f.kind = op.stream == Stream::compute ? OpKind::compute : OpKind::plain;
-        duration_ = pricing_.compute(*compute).count_ps() + gap_ * compute->launches;
-        f.aux = static_cast<uint32_t>(out_.computes.size());
-        out_.computes.push_back(compute);
+        f.aux = row_of(*compute);
+        duration_ = kernel_time_[f.aux] + gap_ * compute->launches;
         issue = kernel_issue_ * compute->launches + pricing_.operator_issue(op.phase).count_ps();
         const bool recomputes = op.phase == plan::Phase::recompute;
         if (recomputes && !recomputing) issue += pricing_.checkpoint_issue().count_ps();
@@ -115,6 +115,16 @@ class Flattener {
       WT_CHECK(out_.channels.size() < 127);
       f.channels = static_cast<uint32_t>(it - out_.channels.begin()) + 1;
     }
+  }
+
+  /// Blocks share most of their kernels: each is asked for once.
+  uint32_t row_of(const plan::Compute& compute) {
+    const auto [it, fresh] = rows_.try_emplace(&compute, static_cast<uint32_t>(out_.computes.size()));
+    if (fresh) {
+      out_.computes.push_back(&compute);
+      kernel_time_.push_back(pricing_.compute(compute).count_ps());
+    }
+    return it->second;
   }
 
   uint32_t size_index(int64_t bytes) const {
@@ -297,6 +307,19 @@ class Flattener {
   PricedPlan& out_;
   int64_t gap_, kernel_issue_, transfer_issue_;
   int64_t duration_ = 0;  // ps, of the op at hand: FlatOp has no room for one out of range
+
+  struct HashCompute {
+    size_t operator()(const plan::Compute* c) const {
+      uint64_t h = static_cast<uint64_t>(c->kernel);
+      for (int64_t d : c->dims) h = (h ^ static_cast<uint64_t>(d)) * 0x9e3779b97f4a7c15u;
+      return static_cast<size_t>(h ^ h >> 32);
+    }
+  };
+  struct SameCompute {
+    bool operator()(const plan::Compute* a, const plan::Compute* b) const { return *a == *b; }
+  };
+  std::unordered_map<const plan::Compute*, uint32_t, HashCompute, SameCompute> rows_;
+  std::vector<int64_t> kernel_time_;  // [row]
 
   struct Pipelined {
     uint32_t on = kNever, pieces = 1;

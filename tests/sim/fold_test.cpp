@@ -77,6 +77,41 @@ TEST(Summary, SummarisedAndOpByOpAreEqual) {
   }
 }
 
+/// Where the machine tells no ranks apart, the order of the mesh axes only renames ranks.
+TEST(Simulate, RenamingRanksChangesNothing) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    RandomCase c = random_case(seed);
+    c.pricing.machine = {};
+    const Outcome before = run(c, true);
+    // Axis i of the old mesh becomes axis (i + 1) % 3.
+    auto moved = [](AxisId a) { return AxisId{(a.v + 1) % 3}; };
+    std::rotate(c.plan.mesh.axes.begin(), c.plan.mesh.axes.end() - 1, c.plan.mesh.axes.end());
+    for (plan::Group& g : c.plan.groups) {
+      for (AxisId& a : g.axes) a = moved(a);
+      if (g.filter) g.filter->axis = moved(g.filter->axis);
+    }
+    for (plan::Program& p : c.plan.programs)
+      if (p.when.axis.valid()) p.when.axis = moved(p.when.axis);
+    const Outcome after = run(c, true);
+    ASSERT_EQ(before.summary.step_time, after.summary.step_time) << seed;
+    auto ends = [](const RunSummary& s) {
+      std::vector<int64_t> out;
+      for (const RankTime& t : s.rank_times) out.push_back(t.end.count_ps());
+      std::sort(out.begin(), out.end());
+      return out;
+    };
+    ASSERT_EQ(ends(before.summary), ends(after.summary)) << seed;
+  }
+}
+
+/// One value for every compiler and machine. A change of what the simulator does to a plan changes it: say so in the commit.
+TEST(Simulate, FingerprintOfRandomRuns) {
+  uint64_t all = 0;
+  for (uint32_t seed = 1; seed <= 100; ++seed)
+    all = (all ^ trace::fingerprint(run(random_case(seed), seed % 2 == 0).trace)) * 0x100000001b3u;
+  EXPECT_EQ(all, 6711221408524963157u);
+}
+
 TEST(Fold, SameInputSameTrace) {
   for (uint32_t seed = 1; seed <= 30; ++seed) {
     const RandomCase c = random_case(seed);
