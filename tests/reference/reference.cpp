@@ -80,10 +80,14 @@ void Reference::run(size_t step_order, bool setup) {
     issue(r);
   }
   match();
-  // Passes over all streams in a random order; about half of what could start does, so streams drift apart.
+  // Passes over all streams in a random order. Each stream of each rank has a pace of its own, from always to one pass in
+  // 64, so that some are far ahead of others: a wait that is missing is then crossed.
   std::vector<std::pair<size_t, size_t>> heads;
   for (size_t r = 0; r < ranks_.size(); ++r)
     for (size_t s = 0; s < kStreams; ++s) heads.emplace_back(r, s);
+  std::vector<std::array<uint64_t, kStreams>> pace(ranks_.size());
+  for (auto& rank : pace)
+    for (uint64_t& p : rank) p = uint64_t{1} << random_() % 7;
   for (;;) {
     std::shuffle(heads.begin(), heads.end(), random_);
     bool open = false, possible = false;
@@ -94,7 +98,7 @@ void Reference::run(size_t step_order, bool setup) {
       const uint32_t task = rank.queue[s][rank.next[s]];
       if (rank.tasks[task].arrived || !ready(rank, rank.tasks[task])) continue;
       possible = true;
-      if (random_() % 2 == 0) start(r, task);
+      if (random_() % pace[r][s] == 0) start(r, task);
     }
     if (!open) break;
     if (!possible) stuck();
@@ -107,46 +111,15 @@ void Reference::run(size_t step_order, bool setup) {
     }
 }
 
-/// All op instances of the order with what each has to wait for: the one before it on its stream, its waits, and what
-/// the host waited for before it came to issue it.
 void Reference::issue(Rank& r) {
   r.tasks.clear();
   for (auto& q : r.queue) q.clear();
   r.next = {};
-  std::vector<uint32_t> host;
-  for (uint32_t i = 0; i < r.order->size(); ++i) {
-    const Block& b = plan_.block((*r.order)[i].block);
-    std::vector<std::vector<uint32_t>> instances(b.ops.size());
-    for (const Segment& s : b.segments)
-      for (uint32_t n = 0; n < s.iterations; ++n)
-        for (uint32_t k = s.first_op; k < s.first_op + s.op_count; ++k) {
-          const Op& o = b.ops[k];
-          Task t;
-          t.block = &b;
-          t.op = k;
-          t.layer = s.first_layer < 0 ? -1 : s.first_layer + int64_t{s.layer_step} * n;
-          t.invocation = i;
-          t.after = host;
-          auto& queue = r.queue[static_cast<size_t>(o.stream)];
-          if (!queue.empty()) t.after.push_back(queue.back());
-          for (uint32_t w = 0; w < o.waits.count; ++w) {
-            const Wait& wait = b.waits[o.waits.begin + w];
-            if (wait.kind == Wait::Kind::tail) {
-              const auto& tail = r.queue[wait.index];
-              if (!tail.empty()) t.after.push_back(tail.back());
-              continue;
-            }
-            const bool here = wait.index >= s.first_op;
-            const auto& ran = instances[wait.index];
-            const size_t back = here ? wait.iterations_back + (wait.index < k ? 1u : 0u) : 1u;
-            if (back >= 1 && back <= ran.size()) t.after.push_back(ran[ran.size() - back]);
-          }
-          const auto id = static_cast<uint32_t>(r.tasks.size());
-          if (std::holds_alternative<HostWait>(o.body)) host = {id};
-          queue.push_back(id);
-          instances[k].push_back(id);
-          r.tasks.push_back(std::move(t));
-        }
+  for (Issued& t : reference::issue(plan_, *r.order)) {
+    r.queue[static_cast<size_t>(t.block->ops[t.op].stream)].push_back(static_cast<uint32_t>(r.tasks.size()));
+    Task task;
+    static_cast<Issued&>(task) = std::move(t);
+    r.tasks.push_back(std::move(task));
   }
 }
 

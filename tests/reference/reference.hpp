@@ -15,6 +15,7 @@
 
 #include "core/plan/plan.hpp"
 #include "tests/reference/kernels.hpp"
+#include "tests/reference/races.hpp"
 
 namespace wt::reference {
 
@@ -44,12 +45,7 @@ class Reference {
  private:
   using Key =
       std::tuple<uint32_t, int64_t, int64_t, int64_t, int64_t>;  // buffer, layer, chunk, micro-batch, invocation
-  struct Task {
-    const plan::Block* block = nullptr;
-    uint32_t op = 0;
-    int64_t layer = -1;
-    uint32_t invocation = 0;
-    std::vector<uint32_t> after;
+  struct Task : Issued {
     uint64_t match = UINT64_MAX;
     bool done = false, arrived = false;
   };
