@@ -12,7 +12,7 @@ import sys
 
 FOLDERS = ["core", "sim", "exec", "study", "import", "gui", "apps", "tests", "bench"]
 SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh"}
-ENDS_PROCESS = re.compile(r"(?<![\w.>])(?:std::|::)?(?:_exit|exit|quick_exit|abort|terminate)\s*\(")
+ENDS_PROCESS = re.compile(r"(?<![\w.>])(?<!void )(?:std::|::)?(?:_exit|exit|quick_exit|abort|terminate)\s*\(")
 MAY_END_PROCESS = ("apps/", "tests/", "bench/", "core/base/check.cpp", "gui/main.cpp")
 TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b(?!\(#\d+\))")
 

@@ -105,6 +105,13 @@ Summary summarise(const Block& block, const Tables& tables) {
   return s;
 }
 
+std::vector<Summary> summarise_blocks(const Plan& plan, const Tables& tables) {
+  std::vector<Summary> blocks;
+  blocks.reserve(plan.blocks.size());
+  for (const Block& b : plan.blocks) blocks.push_back(summarise(b, tables));
+  return blocks;
+}
+
 /// Where a program is highest: an invocation of the setup (variant -1) or of a step variant.
 struct Place {
   int variant = -1;
@@ -426,9 +433,7 @@ MemoryReport report(const JobSpec& job, const Plan& plan, bool with_items) {
   MemoryReport out;
   out.capacity = job.cluster.device.memory;
   const Tables tables(plan);
-  std::vector<Summary> blocks;
-  blocks.reserve(plan.blocks.size());
-  for (const Block& b : plan.blocks) blocks.push_back(summarise(b, tables));
+  const std::vector<Summary> blocks = summarise_blocks(plan, tables);
   std::vector<Replay> replays;
   replays.reserve(plan.programs.size());
   for (const plan::Program& p : plan.programs) replays.push_back(replay(plan, p, blocks));
@@ -518,5 +523,9 @@ std::string_view verdict(Bytes reserved, Bytes capacity) {
 
 MemoryReport memory_report(const JobSpec& job, const Plan& plan) { return report(job, plan, true); }
 MemoryReport memory_peaks(const JobSpec& job, const Plan& plan) { return report(job, plan, false); }
+
+Bytes planned_peak(const Plan& plan, RankId rank) {
+  return {replay(plan, plan.programs[program_of(plan, rank).v], summarise_blocks(plan, Tables(plan))).peak};
+}
 
 }  // namespace wt::report

@@ -75,6 +75,8 @@ struct MemoryReport {
 MemoryReport memory_report(const JobSpec&, const plan::Plan&);
 /// The same without items and largest buffers: for a search, which asks 10^5 times.
 MemoryReport memory_peaks(const JobSpec&, const plan::Plan&);
+/// What the plan itself owns at the highest point of a rank's setup and steps, on its device: no job, nothing added.
+Bytes planned_peak(const plan::Plan&, RankId rank);
 /// product.md: more than 8 % free "fits", 3 to 8 % "tight", within 3 % either way "borderline", above "out_of_memory".
 std::string_view verdict(Bytes reserved, Bytes capacity);
 
@@ -113,19 +115,29 @@ struct StageTime {
   TimeBreakdown time;
 };
 
-struct StepReport {
+/// What plan and trace alone say of a step.
+struct StepTimes {
   Time step_time;
   uint32_t critical_rank = 0;       // where the step ends
   TimeBreakdown time;               // of the critical rank
   std::vector<StageTime> by_stage;  // the slowest rank of each pipeline stage in the trace
   std::vector<OpClass> op_classes;  // of the critical rank, largest first
+  double bubble_fraction = 0;       // of the critical rank's step
+};
+
+struct StepReport : StepTimes {
   double tokens_per_second = 0, tokens_per_second_per_gpu = 0;
   double model_tflops_per_gpu = 0, hardware_tflops_per_gpu = 0, mfu = 0, hfu = 0;
   double peak_tflops = 0;  // dense, of the compute dtype; mfu and hfu are shares of it, 0 if it is unknown
   FlopFormula formula = FlopFormula::model_causal;
-  double bubble_fraction = 0;  // of the critical rank's step
   MemoryReport memory;
 };
+
+/// Of one step of the trace. Errors: the trace is not of this plan, is cut, or does not hold the step.
+Result<StepTimes> step_times(const plan::Plan&, const trace::Trace&, uint32_t step);
+
+/// The ops of one plan op's name and stream share a class: "reduce bucket 3" is "reduce bucket", what is recomputed "... again".
+std::string class_of(const plan::Op&);
 
 /// From the last step of the trace. Errors: the trace is not of this plan, or is cut.
 Result<StepReport> step_report(const JobSpec&, const plan::Plan&, const trace::Trace&,

@@ -194,12 +194,7 @@ class RankWalk {
       const Op& o = plan_.block(block).ops[k];
       auto [it, fresh] = by_op.try_emplace({block.v, k});
       if (fresh) {
-        std::string name = o.name;
-        while (!name.empty() && (std::isdigit(static_cast<unsigned char>(name.back())) || name.back() == ' ')) {
-          if (name.back() != ' ' && name.find(' ') == std::string::npos) break;  // "norm1" keeps its digit
-          name.pop_back();
-        }
-        if (o.phase == plan::Phase::recompute) name += " again";
+        const std::string name = class_of(o);
         it->second = &all[{name, o.stream}];
         it->second->name = name;
         it->second->stream = o.stream;
@@ -473,6 +468,16 @@ double TimeBreakdown::total() const {
 
 std::span<const TimeTerm> time_terms() { return kTerms; }
 
+std::string class_of(const Op& o) {
+  std::string name = o.name;
+  while (!name.empty() && (std::isdigit(static_cast<unsigned char>(name.back())) || name.back() == ' ')) {
+    if (name.back() != ' ' && name.find(' ') == std::string::npos) break;  // "norm1" keeps its digit
+    name.pop_back();
+  }
+  if (o.phase == plan::Phase::recompute) name += " again";
+  return name;
+}
+
 double hardware_flops(const Plan& plan) {
   std::vector<double> blocks;
   blocks.reserve(plan.blocks.size());
@@ -505,11 +510,9 @@ StepReport step_rates(const JobSpec& job, const Plan& plan, Time step_time, Flop
   return r;
 }
 
-Result<StepReport> step_report(const JobSpec& job, const Plan& plan, const trace::Trace& trace, FlopFormula formula) {
-  if (trace.ranks.empty()) return Diagnostic{"trace", "holds no spans", "simulate or run with a trace"};
+Result<StepTimes> step_times(const Plan& plan, const trace::Trace& trace, uint32_t step) {
   if (auto checked = trace::check_against_plan(trace, plan); !checked) return checked.errors();
-  StepReport r;
-  const uint32_t step = trace.ranks.back().step;
+  StepTimes r;
   struct Slowest {
     const trace::RankSpans* run = nullptr;
     int64_t end = 0;
@@ -528,7 +531,7 @@ Result<StepReport> step_report(const JobSpec& job, const Plan& plan, const trace
     if (!slowest.run || end > slowest.end) slowest = {&run, end};
     if (!critical.run || end > critical.end) critical = {&run, end};
   }
-  if (!critical.run || critical.end <= 0) return Diagnostic{"trace", "the last step is empty", ""};
+  if (!critical.run || critical.end <= 0) return Diagnostic{"trace", fmt::format("step {} is empty", step), ""};
   // Instants count from the end of the step before on the slowest rank: the critical rank's step is [0, end).
   r.step_time = Time::ps(critical.end);
   r.critical_rank = critical.run->rank;
@@ -546,6 +549,15 @@ Result<StepReport> step_report(const JobSpec& job, const Plan& plan, const trace
       WT_CHECK(total == critical.end, "terms {} ps, step {} ps", total, critical.end);
     }
   }
+  return r;
+}
+
+Result<StepReport> step_report(const JobSpec& job, const Plan& plan, const trace::Trace& trace, FlopFormula formula) {
+  if (trace.ranks.empty()) return Diagnostic{"trace", "holds no spans", "simulate or run with a trace"};
+  auto times = step_times(plan, trace, trace.ranks.back().step);
+  if (!times) return times.errors();
+  StepReport r;
+  static_cast<StepTimes&>(r) = std::move(times.value());
   fill_rates(r, job, plan, formula);
   r.memory = memory_report(job, plan);
   return r;

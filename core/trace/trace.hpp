@@ -36,6 +36,8 @@ struct Meta {
 };
 
 /// One op instance, from the start of its work on the stream (a communication: from when this side is ready) to its end.
+/// Instants count from the end of the step before on the slowest rank (of a measured step: on rank 0's clock), so that
+/// the largest end of a step is its time.
 struct Span {
   uint32_t invocation = 0, op = 0;  // position in the rank's order; op instance in the block, unrolled
   int64_t begin_ps = 0, end_ps = 0;

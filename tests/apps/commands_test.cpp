@@ -28,7 +28,7 @@ size_t cells_of(const std::string& line) {
 TEST_F(Program, HelpOfEveryCommandShowsAnExampleOrIsShort) {
   const Outcome all = run("--help");
   EXPECT_EQ(all.code, 0);
-  for (const char* command : {"simulate", "plan", "audit", "validate", "convert", "models", "clusters"}) {
+  for (const char* command : {"simulate", "plan", "diff", "audit", "validate", "convert", "models", "clusters"}) {
     EXPECT_TRUE(has(all.out, command)) << command;
     const Outcome one = run(std::string(command) + " --help");
     EXPECT_EQ(one.code, 0) << command;
@@ -192,6 +192,42 @@ TEST_F(Program, AuditAsksForWhatIsMissing) {
   EXPECT_TRUE(has(gpu.err, "no device 'h1000'")) << gpu.err;
   EXPECT_EQ(run("audit --gpu h100 --flops -1 --days 3 --gpus 8").code, 2);
   EXPECT_EQ(run("audit --gpu v100-sxm2-32 --precision fp8 --flops 1e24 --days 3 --gpus 8").code, 2);
+}
+
+TEST_F(Program, DiffOfATraceAndItsJobIsNothing) {
+  const std::string trace = in_folder("t.wttrace");
+  ASSERT_EQ(run("simulate examples/tiny-gpt.yaml --all-ranks --trace " + trace).code, 0);
+  const Outcome r = run("diff examples/tiny-gpt.yaml " + trace + " --json");
+  ASSERT_EQ(r.code, 0) << r.err;
+  const Json j = Json::parse(r.out);
+  EXPECT_EQ(j.at("step").at(0).at("relative").get<double>(), 0.0);
+  EXPECT_EQ(j.at("a").at("plan_digest"), j.at("b").at("plan_digest"));
+  for (const Json& row : j.at("ops")) EXPECT_EQ(row.at("difference_s").get<double>(), 0.0) << row;
+  EXPECT_EQ(run("diff " + trace + " " + trace + " --csv").code, 0);
+  EXPECT_EQ(run("diff " + trace + " " + trace + " --csv --markdown").code, 2);
+}
+
+TEST_F(Program, DiffRefusesTwoPlansAndWhatIsNoTrace) {
+  const std::string trace = in_folder("t.wttrace");
+  ASSERT_EQ(run("simulate examples/tiny-gpt.yaml --trace " + trace).code, 0);
+  const Outcome two = run("diff examples/tiny-gpt.yaml " + trace + " --set strategy.tensor=4");
+  EXPECT_EQ(two.code, 2);
+  EXPECT_TRUE(has(two.err, "are of two plans")) << two.err;
+  EXPECT_TRUE(has(two.err, "axis tp: 4 | 2")) << two.err;
+  EXPECT_EQ(run("diff " + trace + " /no/such.wttrace").code, 2);
+  EXPECT_EQ(run("diff " + trace + " " + trace + " --set-b strategy.tensor=4").code, 2);
+  std::ofstream(folder_ / "cut.wttrace") << slurp(folder_ / "t.wttrace").substr(0, 900);
+  const Outcome cut = run("diff " + trace + " " + in_folder("cut.wttrace"));
+  EXPECT_EQ(cut.code, 2);
+  EXPECT_TRUE(has(cut.err, "cut.wttrace")) << cut.err;
+}
+
+TEST_F(Program, DiffOfTwoJobsNamesWhatTheySayDifferently) {
+  const Outcome r = run("diff examples/tiny-gpt.yaml examples/tiny-gpt.yaml --set-b strategy.tensor=4");
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "strategy.tensor")) << r.out;
+  EXPECT_TRUE(has(r.out, "step time")) << r.out;
+  EXPECT_EQ(run("diff examples/tiny-gpt.yaml examples/tiny-gpt.yaml --set-b strategy.tensor=3").code, 3);
 }
 
 }  // namespace
