@@ -24,15 +24,17 @@ namespace wt::exec {
 /// Names one task of a run on its rank: what others wait for, and what the trace asks the times of.
 using Ticket = uint32_t;
 
-/// A compute op with its operands resolved. What the spans point at lives until the ticket is over.
+/// A compute op with its operands resolved. What the spans and `op` point at lives until the ticket is over.
 struct Launch {
-  const plan::Compute* compute = nullptr;
+  const plan::Compute* compute = nullptr;  // null: no work, the ticket is over when its turn on the stream has come
+  std::string_view op;                     // its name in the plan; failures tell it
   std::span<const Operand> reads, writes;  // positional, as plan::Kernel says
   KernelContext context;
 };
 
 /// Bytes between memory spaces of one rank.
 struct CopyLaunch {
+  std::string_view op;
   std::span<const Operand> reads, writes;  // pairwise
   plan::Space from = plan::Space::device, to = plan::Space::device;
 };
@@ -49,6 +51,7 @@ struct Channel {
 struct Transfer {
   enum class Kind : uint8_t { collective, send, receive };
   Kind kind = Kind::collective;
+  std::string_view op;                           // its name in the plan; failures tell it
   const plan::Collective* collective = nullptr;  // kind collective
   uint32_t channel = 0;                          // collective: index into the channels given to connect()
   RankId peer;                                   // send, receive

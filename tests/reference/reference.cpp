@@ -8,42 +8,14 @@
 #include <set>
 
 #include "core/plan/kernels.hpp"
+#include "core/plan/values.hpp"
 
 namespace wt::reference {
 
 using namespace plan;
 
-namespace {
-
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-uint64_t mix(std::string_view s) {
-  uint64_t h = 0;
-  for (char c : s) h = mix(h ^ static_cast<uint8_t>(c));
-  return h;
-}
-
-/// Standard normal that depends on the key alone (Box-Muller).
-double normal(uint64_t key) {
-  const double u = (static_cast<double>(mix(key) >> 11) + 0.5) * 0x1p-53;
-  const double v = (static_cast<double>(mix(key ^ 0x5bd1e995) >> 11) + 0.5) * 0x1p-53;
-  return std::sqrt(-2 * std::log(u)) * std::cos(2 * 3.14159265358979323846 * v);
-}
-
-/// The name by which copies of one weight are the same tensor.
-std::string base_name(const std::string& name) { return name.substr(0, name.find("_copy")); }
-
-}  // namespace
-
 Reference::Reference(const Plan& plan, Options options) : plan_(plan), options_(options), random_(options.order_seed) {
-  for (const Block& b : plan.blocks)
-    for (const Op& o : b.ops)
-      if (const auto* c = std::get_if<Compute>(&o.body); c && c->kernel == Kernel::loss_max) vocabulary_ = c->dims[1];
+  vocabulary_ = vocabulary_of(plan);
   for (uint32_t r = 0; r < plan.mesh.ranks(); ++r) {
     Rank rank;
     rank.id = {r};
@@ -184,24 +156,16 @@ std::string Reference::where(const Rank& r, const Task& t) const {
 
 // ----------------------------------------------------------------------------------------------- storage
 
-const View* Reference::view_of(const Program& p, int64_t chunk, BufferId buffer, int64_t layer) const {
-  for (const View& v : plan_.parts[p.chunks[static_cast<size_t>(chunk)].v].views)
-    if (v.buffer == buffer && (v.layers == 0 || (layer >= v.first_layer && layer < v.first_layer + v.layers)))
-      return &v;
-  return nullptr;
-}
-
 Operand Reference::resolve(Rank& r, const Task& t, const BufferRef& ref, BufferId id, int64_t layer) {
   const Buffer& b = plan_.buffer(id);
   const Invocation& v = (*r.order)[t.invocation];
   if (b.view) {
-    const View* view =
-        v.bindings > ref.binding ? view_of(*r.program, v.binding[ref.binding].chunk, id, layer) : nullptr;
+    const View* view = v.bindings > ref.binding
+                           ? view_of(plan_.parts[r.program->chunks[v.binding[ref.binding].chunk].v], id, layer)
+                           : nullptr;
     if (!view) throw Fault(where(r, t) + ": '" + b.name + "' is placed nowhere");
     Operand x = resolve(r, t, ref, view->base, -1);
-    int64_t offset = view->offset + (view->layers ? view->layer_stride * (layer - view->first_layer) : 0);
-    if (view->shard_group.valid())
-      offset += group_index(plan_.mesh, plan_.group(view->shard_group), r.id) * b.elements();
+    const int64_t offset = view_offset(plan_, r.id, *view, layer);
     if (offset < 0 || offset + b.elements() > x.size) throw Fault(where(r, t) + ": '" + b.name + "' leaves its base");
     return {x.storage, x.begin + offset, b.elements()};
   }
@@ -269,66 +233,22 @@ void Reference::release(Rank& r, const Task& t) {
   }
 }
 
-int64_t Reference::global_index(const Rank& r, const Buffer& b, int64_t local) const {
-  int64_t index = 0;
-  std::vector<int64_t> at(b.shape.size());
-  for (size_t d = b.shape.size(); d-- > 0;) {
-    at[d] = local % b.shape[d];
-    local /= b.shape[d];
-  }
-  for (size_t d = 0; d < b.shape.size(); ++d) {
-    int64_t size = b.shape[d];
-    for (const Shard& s : b.shards) {
-      if (s.dim != d) continue;
-      const Group& g = plan_.group(s.group);
-      const int64_t n = group_size(plan_.mesh, g), share = b.shape[d] / s.blocks;
-      at[d] = at[d] / share * share * n + group_index(plan_.mesh, g, r.id) * share + at[d] % share;
-      size *= n;
-    }
-    index = index * size + at[d];
-  }
-  return index;
-}
-
-/// What a load writes: every initialised view in the buffer, zero between them.
+/// What a load writes.
 void Reference::load(Rank& r, const Task& t, const BufferRef& ref) {
   const Operand whole = operand(r, t, ref);
-  for (int64_t i = 0; i < whole.size; ++i) whole[i] = 0;
-  const int64_t chunk = (*r.order)[t.invocation].binding[0].chunk;
-  auto fill = [&](const Operand& x, const Buffer& b, int64_t layer) {
-    const uint64_t name = mix(plan_.seed ^ mix(base_name(b.name)) ^ mix(static_cast<uint64_t>(layer + 1)));
-    for (int64_t i = 0; i < x.size; ++i) {
-      if (b.init == Init::zeros) x[i] = 0;
-      if (b.init == Init::ones) x[i] = 1;
-      if (b.init == Init::normal)
-        x[i] = b.init_scale * normal(name ^ mix(static_cast<uint64_t>(global_index(r, b, i))));
-    }
-  };
-  const int64_t first = r.program->first_layer[static_cast<size_t>(chunk)];
-  for (const View& v : plan_.parts[r.program->chunks[static_cast<size_t>(chunk)].v].views) {
-    const Buffer& b = plan_.buffer(v.buffer);
-    if (v.base != ref.buffer || b.init == Init::none) continue;
-    if (v.layers == 0) fill({whole.storage, whole.begin + v.offset, b.elements()}, b, -1);
-    for (int64_t i = 0; i < v.layers; ++i)
-      fill({whole.storage, whole.begin + v.offset + i * v.layer_stride, b.elements()}, b, first + v.first_layer + i);
-  }
-  if (plan_.buffer(ref.buffer).init != Init::none)
-    fill(whole, plan_.buffer(ref.buffer), t.layer < 0 ? -1 : first + t.layer);
+  std::vector<double> values(static_cast<size_t>(whole.size));
+  load_initial(plan_, r.id, (*r.order)[t.invocation].binding[0].chunk, ref.buffer, t.layer, values);
+  for (int64_t i = 0; i < whole.size; ++i) whole[i] = values[static_cast<size_t>(i)];
 }
 
-/// Token `position` of a sample depends on (seed, step, number of the sample in the global batch); labels are the next
-/// ones. Rows are sequence-major.
+/// Labels are the tokens of the next position. Rows are sequence-major.
 void Reference::fill_tokens(Rank& r, const Task& t, const BufferRef& ref, const Operand& x) {
-  const auto dp = plan_.mesh.find("dp");
-  const int64_t replica = dp ? plan_.mesh.coordinate(r.id, *dp) : 0, replicas = plan_.mesh.size("dp");
-  const int64_t micro_batch = (*r.order)[t.invocation].binding[ref.binding].micro_batch, b = plan_.micro_batch_size;
+  const int64_t micro_batch = (*r.order)[t.invocation].binding[ref.binding].micro_batch;
   const bool labels = plan_.buffer(ref.buffer).role == Role::labels;
   for (int64_t row = 0; row < x.size; ++row) {
-    const int64_t sample = (micro_batch * replicas + replica) * b + row % b;
-    const int64_t position = row / b + (labels ? 1 : 0);
-    const uint64_t h = mix(mix(mix(plan_.seed) ^ static_cast<uint64_t>(options_.same_tokens ? 0 : step_)) ^
-                           static_cast<uint64_t>(sample * 100003 + position));
-    x[row] = static_cast<double>(h % static_cast<uint64_t>(vocabulary_));
+    const int64_t position = row / plan_.micro_batch_size + (labels ? 1 : 0);
+    x[row] = static_cast<double>(random_token(plan_.seed, options_.same_tokens ? 0 : step_,
+                                              sample_of(plan_, r.id, micro_batch, row), position, vocabulary_));
   }
 }
 
@@ -461,7 +381,7 @@ void Reference::each_element(Rank& r, const std::string& name, int64_t layer, F&
     const int64_t first = r.program->first_layer[chunk];
     for (const View& v : plan_.parts[r.program->chunks[chunk].v].views) {
       const Buffer& b = plan_.buffer(v.buffer);
-      if (b.role != Role::weight || base_name(b.name) != name || v.shard_group.valid()) continue;
+      if (b.role != Role::weight || weight_name(b) != name || v.shard_group.valid()) continue;
       if (v.layers > 0 && (layer < first + v.first_layer || layer >= first + v.first_layer + v.layers)) continue;
       const auto& data = r.storage.at({v.base.v, -1, static_cast<int64_t>(chunk), -1, -1});
       const int64_t at = v.offset + (v.layers ? v.layer_stride * (layer - first - v.first_layer) : 0);
@@ -473,7 +393,7 @@ void Reference::each_element(Rank& r, const std::string& name, int64_t layer, F&
           to = from + size;
         }
       for (int64_t i = 0; i < b.elements(); ++i)
-        f((*data)[static_cast<size_t>(at + i)], global_index(r, b, i), at + i >= from && at + i < to);
+        f((*data)[static_cast<size_t>(at + i)], global_index(plan_, r.id, b, i), at + i >= from && at + i < to);
     }
   }
 }
@@ -515,9 +435,9 @@ std::vector<std::pair<std::string, int64_t>> Reference::weights() const {
       for (const View& v : plan_.parts[r.program->chunks[chunk].v].views) {
         const Buffer& b = plan_.buffer(v.buffer);
         if (b.role != Role::weight || v.shard_group.valid()) continue;
-        if (v.layers == 0) all.emplace(base_name(b.name), -1);
+        if (v.layers == 0) all.emplace(weight_name(b), -1);
         for (int64_t i = 0; i < v.layers; ++i)
-          all.emplace(base_name(b.name), r.program->first_layer[chunk] + v.first_layer + i);
+          all.emplace(weight_name(b), r.program->first_layer[chunk] + v.first_layer + i);
       }
   return {all.begin(), all.end()};
 }

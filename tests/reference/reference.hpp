@@ -82,8 +82,6 @@ class Reference {
   Operand resolve(Rank&, const Task&, const plan::BufferRef&, BufferId, int64_t layer);
   std::vector<Operand> operands(Rank&, const Task&, plan::Range, bool read);
   void check_written(const Rank&, const Task&, const Operand&, const plan::BufferRef&) const;
-  const plan::View* view_of(const plan::Program&, int64_t chunk, BufferId, int64_t layer) const;
-  int64_t global_index(const Rank&, const plan::Buffer&, int64_t local) const;
   /// Calls f(element, global index, updated by this rank) for each element of the weight that the rank holds.
   template <class F>
   void each_element(Rank&, const std::string& name, int64_t layer, F&& f);

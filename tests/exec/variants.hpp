@@ -1,0 +1,106 @@
+// The strategies that every test of the executor goes through, on the tiny models of tests/reference.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/lower/lower.hpp"
+#include "core/lower/schedule.hpp"
+#include "core/spec/specs.hpp"
+#include "tests/reference/tiny.hpp"
+
+namespace wt::exec {
+
+struct Variant {
+  std::string name;
+  std::function<void(JobSpec&)> change;
+};
+
+inline void cut(JobSpec& j, int64_t tensor, int64_t pipeline, int64_t data) {
+  j.strategy.tensor = tensor;
+  j.strategy.pipeline = pipeline;
+  j.cluster.nodes = tensor * pipeline * data;
+}
+
+inline std::vector<Variant> models() {
+  return {{"gpt", [](JobSpec&) {}}, {"llama", [](JobSpec& j) { reference::make_llama(j); }}};
+}
+
+/// One rank first. Every registered schedule that accepts two stages comes with one and two chunks.
+inline std::vector<Variant> strategies() {
+  auto tensor = [](bool sequence, bool overlap) {
+    return [=](JobSpec& j) {
+      cut(j, 2, 1, 1);
+      j.strategy.sequence_parallel = sequence;
+      j.strategy.tensor_overlap = overlap;
+    };
+  };
+  auto data = [](DataParallel kind, bool overlap, int64_t elements) {
+    return [=](JobSpec& j) {
+      cut(j, 1, 1, 2);
+      j.strategy.data_parallel = kind;
+      j.strategy.overlap_grad_reduce = j.strategy.overlap_param_gather = overlap;
+      j.strategy.bucket_elements = elements;
+      j.strategy.ddp_bucket = {20000};
+      j.strategy.ddp_first_bucket = {1000};
+    };
+  };
+  std::vector<Variant> all = {
+      {"one", [](JobSpec& j) { cut(j, 1, 1, 1); }},
+      {"tp2", tensor(false, false)},
+      {"tp2_sp", tensor(true, false)},
+      {"tp2_sp_overlap", tensor(true, true)},
+      {"dp2_ddp", data(DataParallel::ddp, false, 0)},
+      {"dp2_megatron", data(DataParallel::megatron, false, 0)},
+      {"dp2_distributed", data(DataParallel::distributed_optimizer, false, 0)},
+      {"dp2_distributed_overlap", data(DataParallel::distributed_optimizer, true, 5000)},
+      {"dp2_zero1", data(DataParallel::zero1, false, 7000)},
+      {"recompute_full",
+       [](JobSpec& j) {
+         cut(j, 1, 1, 1);
+         j.strategy.recompute.kind = RecomputeKind::full;
+       }},
+      {"unfused_selective_tp2_sp",
+       [](JobSpec& j) {
+         cut(j, 2, 1, 1);
+         j.strategy.attention = AttentionKernel::unfused;
+         j.strategy.recompute.kind = RecomputeKind::selective;
+         j.strategy.sequence_parallel = true;
+       }},
+      {"tp2_pp2_dp2",
+       [](JobSpec& j) {
+         cut(j, 2, 2, 2);
+         j.strategy.sequence_parallel = true;
+         j.strategy.ddp_bucket = {20000};
+         j.strategy.ddp_first_bucket = {1000};
+       }},
+      {"tp2_pp2_dp2_interleaved_distributed",
+       [](JobSpec& j) {
+         cut(j, 2, 2, 2);
+         j.strategy.sequence_parallel = true;
+         j.strategy.data_parallel = DataParallel::distributed_optimizer;
+         j.strategy.overlap_grad_reduce = j.strategy.overlap_param_gather = true;
+         j.strategy.bucket_elements = 5000;
+         j.strategy.schedule = "interleaved";
+         j.strategy.virtual_stages = 2;
+         j.strategy.recompute.kind = RecomputeKind::selective;
+       }},
+  };
+  for (const lower::Schedule* schedule : lower::all_schedules())
+    for (const int64_t chunks : {1, 2}) {
+      auto change = [name = std::string(schedule->name), chunks](JobSpec& j) {
+        cut(j, 1, 2, 1);
+        j.strategy.schedule = name;
+        j.strategy.virtual_stages = chunks;
+      };
+      JobSpec probe = reference::tiny_job();
+      change(probe);
+      if (!lower::lower(probe).ok()) continue;
+      std::string name = std::string("pp2_") + std::string(schedule->name) + (chunks > 1 ? "_chunks" : "");
+      all.push_back({std::move(name), change});
+    }
+  return all;
+}
+
+}  // namespace wt::exec
