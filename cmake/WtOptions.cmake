@@ -64,6 +64,10 @@ wt_find(ZLIB)
 wt_find(PkgConfig)
 pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 wt_find(Threads)
+wt_find(Eigen3 NO_MODULE)
+# oneDNN by name: Debian's dnnl-config.cmake asks for OpenCL, which nothing here uses.
+find_path(WT_DNNL_INCLUDE oneapi/dnnl/dnnl.hpp REQUIRED)
+find_library(WT_DNNL dnnl REQUIRED)
 
 # All programs, without the tests: cmake --build build/release --target programs
 add_custom_target(programs)

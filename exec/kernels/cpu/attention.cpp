@@ -1,0 +1,186 @@
+// Flash attention: tiles of scores that stay in the second cache, never stored; the softmax runs along (Dao et al.,
+// "FlashAttention-2", 2023). Forward: one task a sample, head and tile of queries. Backward: one task a sample and key
+// head, which owns the columns of dqkv that it writes, so nothing depends on the order of tasks.
+//
+//   forward, for each tile of keys:  S = Q K^T / sqrt(d);  m' = max(m, S);  P = exp(S - m')
+//                                    l = l exp(m - m') + sum P;  O = O exp(m - m') + P V;   at the end O / l, lse = m + log l
+//   backward, from lse:              P = exp(S - lse);  dV += P^T dO;  dS = P (dO V^T - dO.O) / sqrt(d)
+//                                    dQ += dS K;  dK += dS^T Q
+#include <algorithm>
+#include <limits>
+
+#include "exec/kernels/cpu/kernels.hpp"
+#include "exec/kernels/cpu/product.hpp"
+#include "exec/kernels/cpu/storage.hpp"
+#include "exec/kernels/layout.hpp"
+
+namespace wt::exec {
+namespace {
+
+constexpr int64_t kQueries = 128, kKeys = 256;  // of a tile: 128 KiB of scores in float
+
+/// Rows [first, first + rows) of a head in A: where they lie, or gathered into `buffer`.
+template <class A>
+MatrixView gathered(const Heads& a, const Operand& x, int64_t row_width, int64_t sample, int64_t column, int64_t first,
+                    int64_t rows, A* buffer) {
+  const Stored<A> from(x);
+  const int64_t at = a.token(sample, first) * row_width + column, stride = a.batch * row_width;
+  if (from.direct()) return {from.at(at), kDTypeOf<A>, stride, false};
+  for (int64_t i = 0; i < rows; ++i) from.read(at + i * stride, a.d, buffer + i * a.d);
+  return {buffer, kDTypeOf<A>, a.d, false};
+}
+
+template <class A>
+const A* row_of(const MatrixView& x, int64_t i) {
+  return static_cast<const A*>(x.data) + i * x.stride;
+}
+
+MatrixView transposed(MatrixView x) {
+  x.transposed = !x.transposed;
+  return x;
+}
+
+template <class A>
+MatrixView dense(A* data, int64_t stride) {
+  return {data, kDTypeOf<A>, stride, false};
+}
+
+/// The keys of a tile that a query sees, counted from the tile's first.
+struct Seen {
+  int64_t begin, end;
+};
+Seen seen(const Heads& a, int64_t position, int64_t first_key, int64_t keys) {
+  const int64_t begin = std::clamp<int64_t>(a.first_key(position) - first_key, 0, keys);
+  return {begin, std::clamp<int64_t>(a.end_key(position) - first_key, begin, keys)};
+}
+
+/// First keys of the tiles that any query of [q, q + queries) sees begin here ...
+int64_t first_tile(const Heads& a, int64_t q) { return a.first_key(q) / kKeys * kKeys; }
+/// ... and end here.
+int64_t end_of_tiles(const Heads& a, int64_t q, int64_t queries) { return a.end_key(q + queries - 1); }
+
+}  // namespace
+
+template <class A>
+void attention_forward(const Job& job) {
+  const Heads a = Heads::of(job.compute);
+  const Operand &qkv = job.reads[0], &out = job.writes[0];
+  const Stored<A> to(out), lse(job.writes[1]);
+  const RowKernels<A>& k = row_kernels<A>();
+  const A scale = static_cast<A>(1.0 / std::sqrt(static_cast<double>(a.d)));
+  const int64_t q_tiles = (a.seq + kQueries - 1) / kQueries;
+  job.workers.parallel_for(a.batch * a.heads * q_tiles, 1, [&](int64_t begin, int64_t end) {
+    const int64_t keys_most = std::min(kKeys, a.seq);
+    const auto scores = buffer_of<A>(kQueries * keys_most), sum = buffer_of<A>(kQueries * a.d);
+    const auto q_buffer = buffer_of<A>(kQueries * a.d), k_buffer = buffer_of<A>(keys_most * a.d),
+               v_buffer = buffer_of<A>(keys_most * a.d);
+    A most[kQueries], weight[kQueries];
+    for (int64_t task = begin; task < end; ++task) {
+      // The last tile of a causal mask has the most keys: it goes first, so that the workers end together.
+      const int64_t tile = q_tiles - 1 - task / (a.batch * a.heads), bh = task % (a.batch * a.heads);
+      const int64_t b = bh / a.heads, h = bh % a.heads, kv = h / a.share();
+      const int64_t q = tile * kQueries, queries = std::min(kQueries, a.seq - q);
+      std::fill(most, most + queries, -std::numeric_limits<A>::infinity());
+      std::fill(weight, weight + queries, A(0));
+      std::fill_n(sum.get(), queries * a.d, A(0));
+      const MatrixView query = gathered<A>(a, qkv, a.width(), b, a.q_column(h), q, queries, q_buffer.get());
+      for (int64_t o = first_tile(a, q); o < end_of_tiles(a, q, queries); o += kKeys) {
+        const int64_t keys = std::min(kKeys, a.seq - o);
+        const MatrixView key = gathered<A>(a, qkv, a.width(), b, a.k_column(kv), o, keys, k_buffer.get());
+        const MatrixView value = gathered<A>(a, qkv, a.width(), b, a.v_column(kv), o, keys, v_buffer.get());
+        multiply({queries, keys, a.d, query, transposed(key), dense(scores.get(), keys), nullptr, false});
+        for (int64_t i = 0; i < queries; ++i) {
+          A* row = scores.get() + i * keys;
+          const auto [from, past] = seen(a, q + i, o, keys);
+          if (from < past) {
+            const A larger = std::max(most[i], scale * k.maximum(row + from, past - from));
+            const A fade = exponential(most[i] - larger);
+            if (fade != A(1)) k.scale(fade, sum.get() + i * a.d, sum.get() + i * a.d, a.d);
+            weight[i] = weight[i] * fade + k.exponentials(scale, row + from, larger, row + from, past - from);
+            most[i] = larger;
+          }
+          std::fill(row, row + from, A(0));
+          std::fill(row + past, row + keys, A(0));
+        }
+        multiply({queries, a.d, keys, dense(scores.get(), keys), value, dense(sum.get(), a.d), nullptr, true});
+      }
+      for (int64_t i = 0; i < queries; ++i) {
+        const int64_t at = (a.token(b, q + i) * a.heads + h) * a.d;
+        A* row = to.open(at, sum.get() + i * a.d);
+        k.scale(A(1) / weight[i], sum.get() + i * a.d, row, a.d);
+        to.close(at, a.d, row);
+        lse.put(a.query(b, h, q + i), most[i] + std::log(weight[i]));
+      }
+    }
+  });
+}
+
+template <class A>
+void attention_backward(const Job& job) {
+  const Heads a = Heads::of(job.compute);
+  const Operand &d_out = job.reads[0], &qkv = job.reads[1], &out = job.reads[2], &d_qkv = job.writes[0];
+  const Stored<A> lse(job.reads[3]), to(d_qkv);
+  const RowKernels<A>& k = row_kernels<A>();
+  const A scale = static_cast<A>(1.0 / std::sqrt(static_cast<double>(a.d)));
+  job.workers.parallel_for(a.batch * a.kv_heads, 1, [&](int64_t begin, int64_t end) {
+    const int64_t keys_most = std::min(kKeys, a.seq);
+    const auto p = buffer_of<A>(kQueries * keys_most), d_p = buffer_of<A>(kQueries * keys_most);
+    const auto dq = buffer_of<A>(kQueries * a.d), dk = buffer_of<A>(a.seq * a.d), dv = buffer_of<A>(a.seq * a.d);
+    const auto q_buffer = buffer_of<A>(kQueries * a.d), o_buffer = buffer_of<A>(kQueries * a.d),
+               d_buffer = buffer_of<A>(kQueries * a.d), k_buffer = buffer_of<A>(keys_most * a.d),
+               v_buffer = buffer_of<A>(keys_most * a.d);
+    A mean[kQueries], log_sum[kQueries];
+    auto store = [&](int64_t b, int64_t column, int64_t first, int64_t rows, const A* from) {
+      for (int64_t i = 0; i < rows; ++i) to.close(a.token(b, first + i) * a.width() + column, a.d, from + i * a.d);
+    };
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t b = task / a.kv_heads, kv = task % a.kv_heads;
+      std::fill_n(dk.get(), a.seq * a.d, A(0));
+      std::fill_n(dv.get(), a.seq * a.d, A(0));
+      for (int64_t h = kv * a.share(); h < (kv + 1) * a.share(); ++h)
+        for (int64_t q = 0; q < a.seq; q += kQueries) {
+          const int64_t queries = std::min(kQueries, a.seq - q), out_width = a.heads * a.d;
+          const MatrixView query = gathered<A>(a, qkv, a.width(), b, a.q_column(h), q, queries, q_buffer.get());
+          const MatrixView d = gathered<A>(a, d_out, out_width, b, h * a.d, q, queries, d_buffer.get());
+          const MatrixView o = gathered<A>(a, out, out_width, b, h * a.d, q, queries, o_buffer.get());
+          for (int64_t i = 0; i < queries; ++i) {
+            mean[i] = k.dot(row_of<A>(d, i), row_of<A>(o, i), a.d);
+            log_sum[i] = lse.get(a.query(b, h, q + i));
+          }
+          std::fill_n(dq.get(), queries * a.d, A(0));
+          for (int64_t first = first_tile(a, q); first < end_of_tiles(a, q, queries); first += kKeys) {
+            const int64_t keys = std::min(kKeys, a.seq - first);
+            const MatrixView key = gathered<A>(a, qkv, a.width(), b, a.k_column(kv), first, keys, k_buffer.get());
+            const MatrixView value = gathered<A>(a, qkv, a.width(), b, a.v_column(kv), first, keys, v_buffer.get());
+            const MatrixView probs = dense(p.get(), keys), d_scores = dense(d_p.get(), keys);
+            multiply({queries, keys, a.d, query, transposed(key), probs, nullptr, false});
+            multiply({queries, keys, a.d, d, transposed(value), d_scores, nullptr, false});
+            for (int64_t i = 0; i < queries; ++i) {
+              A *row = p.get() + i * keys, *d_row = d_p.get() + i * keys;
+              const auto [from, past] = seen(a, q + i, first, keys);
+              k.exponentials(scale, row + from, log_sum[i], row + from, past - from);
+              k.softmax_gradient(row + from, d_row + from, mean[i], scale, d_row + from, past - from);
+              for (A* x : {row, d_row}) {
+                std::fill(x, x + from, A(0));
+                std::fill(x + past, x + keys, A(0));
+              }
+            }
+            multiply({keys, a.d, queries, transposed(probs), d, dense(dv.get() + first * a.d, a.d), nullptr, true});
+            multiply(
+                {keys, a.d, queries, transposed(d_scores), query, dense(dk.get() + first * a.d, a.d), nullptr, true});
+            multiply({queries, a.d, keys, d_scores, key, dense(dq.get(), a.d), nullptr, true});
+          }
+          store(b, a.q_column(h), q, queries, dq.get());
+        }
+      store(b, a.k_column(kv), 0, a.seq, dk.get());
+      store(b, a.v_column(kv), 0, a.seq, dv.get());
+    }
+  });
+}
+
+template void attention_forward<float>(const Job&);
+template void attention_forward<double>(const Job&);
+template void attention_backward<float>(const Job&);
+template void attention_backward<double>(const Job&);
+
+}  // namespace wt::exec

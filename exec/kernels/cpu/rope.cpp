@@ -1,0 +1,73 @@
+// Rotary position embedding of the query and key heads of qkv, forward and (turned back) backward. Angles are computed
+// in double once for a head size and the longest sequence seen, and kept for the process.
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "exec/kernels/cpu/kernels.hpp"
+#include "exec/kernels/cpu/storage.hpp"
+#include "exec/kernels/layout.hpp"
+#include "exec/kernels/rotary.hpp"
+
+namespace wt::exec {
+namespace {
+
+/// cosine and sine of each position and pair, [positions, d / 2] each.
+template <class A>
+struct Angles {
+  int64_t positions = 0;
+  std::vector<A> cosine, sine;
+};
+
+template <class A>
+std::shared_ptr<const Angles<A>> angles(int64_t positions, int64_t d) {
+  static std::mutex mutex;
+  static std::map<int64_t, std::shared_ptr<const Angles<A>>> tables;  // by head size
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<const Angles<A>>& kept = tables[d];
+  if (kept == nullptr || kept->positions < positions) {
+    auto made = std::make_shared<Angles<A>>();
+    made->positions = positions;
+    for (int64_t p = 0; p < positions; ++p)
+      for (int64_t i = 0; i < d / 2; ++i) {
+        const double angle = rotary_angle(p, i, d);
+        made->cosine.push_back(static_cast<A>(std::cos(angle)));
+        made->sine.push_back(static_cast<A>(std::sin(angle)));
+      }
+    kept = std::move(made);
+  }
+  return kept;
+}
+
+}  // namespace
+
+template <class A>
+void rope(const Job& job) {
+  const Heads a = Heads::of(job.compute);
+  const A sign = job.compute.kernel == plan::Kernel::rope_forward ? A(1) : A(-1);
+  const int64_t width = a.width(), half = a.d / 2;
+  const Stored<A> in(job.reads[0]), out(job.writes[0]);
+  const RowKernels<A>& k = row_kernels<A>();
+  const auto table = angles<A>(a.seq, a.d);
+  job.workers.parallel_for(a.tokens(), 1 + (1 << 14) / (width + 1), [&](int64_t begin, int64_t end) {
+    const auto buffer = buffer_of<A>(2 * width);
+    for (int64_t t = begin; t < end; ++t) {
+      const A *cosine = table->cosine.data() + t / a.batch * half, *sine = table->sine.data() + t / a.batch * half;
+      const A* x = in.read(t * width, width, buffer.get());
+      A* y = out.open(t * width, buffer.get() + width);
+      if (y != x) std::copy(x, x + width, y);
+      for (int64_t kv = 0; kv < a.kv_heads; ++kv)  // queries and the key of a group lie side by side
+        for (int64_t h = 0; h <= a.share(); ++h) {
+          A* const head = y + a.group(kv) + h * a.d;
+          k.turn(cosine, sine, sign, head, head + half, half);
+        }
+      out.close(t * width, width, y);
+    }
+  });
+}
+
+template void rope<float>(const Job&);
+template void rope<double>(const Job&);
+
+}  // namespace wt::exec
