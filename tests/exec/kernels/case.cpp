@@ -99,7 +99,7 @@ class DeviceMachine final : public Machine {
       if (Status s = device_.write(stored(t).data(), whole(t, memory.back())); !s) return s;
     }
     const auto reads = operands(c, c.reads, memory, true), writes = operands(c, c.writes, memory, false);
-    Launch launch{&c.compute, reads, writes, c.context};
+    Launch launch{&c.compute, c.name, reads, writes, c.context};
     launch.context.values = &c.values;
     device_.launch(launch, plan::Stream::compute, 0);
     if (Status s = device_.synchronize(); !s) return s;
@@ -191,7 +191,7 @@ std::string difference(Machine& machine, const Case& c) {
       {c.context.group_index, c.context.group_size, c.context.micro_batches, c.values.step, c.values.learning_rate});
 
   const auto reads = operands(c, c.reads, {}, true), writes = operands(c, c.writes, {}, false);
-  if (auto why = machine.unsupported({&c.compute, reads, writes, c.context}))
+  if (auto why = machine.unsupported({&c.compute, c.name, reads, writes, c.context}))
     return fmt::format("{}: unsupported: {}", c.name, *why);
   std::vector<Tensor> got = c.tensors;
   if (Status s = machine.run(c, got); !s) return fmt::format("{}: {}", c.name, to_text(s.errors()));
