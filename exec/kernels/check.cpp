@@ -220,7 +220,9 @@ std::optional<std::string> unsupported_types(const Compute& c, std::span<const O
   Faults faults(c);
   check(faults, c, reads, writes, nullptr);
   if (faults.none()) return std::nullopt;
-  return to_text(faults.take());
+  std::string text = to_text(faults.take());
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
 }
 
 }  // namespace wt::exec
