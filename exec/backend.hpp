@@ -4,6 +4,7 @@
 // under it is over; the first failure on a rank is kept, later work on that rank is skipped, and synchronize returns it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -59,9 +60,16 @@ struct Transfer {
   std::span<const Operand> reads, writes;
 };
 
+/// On the rank's own clock: now_ps() of its host, whatever the device counts in.
 struct Interval {
-  int64_t begin_ps = 0, end_ps = 0;  // on the rank's own clock
+  int64_t begin_ps = 0, end_ps = 0;
 };
+
+/// The host's steady clock.
+inline int64_t now_ps() {
+  const auto t = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(t).count() * 1000;
+}
 
 class Device {
  public:
@@ -123,7 +131,7 @@ class Communicator {
   virtual Result<ClockOffset> clock_offset() = 0;
 
   /// One rank failed: every rank stops within the timeout, with this reason. Does not return to a healthy state.
-  virtual void abort(const Diagnostic&) = 0;
+  virtual void stop(const Diagnostic&) = 0;
 };
 
 /// One rank's machine. The communicator is destroyed first.

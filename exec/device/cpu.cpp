@@ -1,0 +1,299 @@
+#include "exec/device/cpu.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <variant>
+
+#include "core/base/check.hpp"
+#include "exec/device/thread_pool.hpp"
+#include "exec/kernels/check.hpp"
+#include "exec/kernels/cpu/run.hpp"
+
+namespace wt::exec {
+
+namespace {
+
+constexpr int64_t kAlign = 4096;  // a page: first touched, and so placed, by the thread that uses it
+
+/// What the system says it could still give, 0 if it does not say.
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key; file >> key;) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && file >> kib) return kib * 1024;
+    file.ignore(256, '\n');
+  }
+  return 0;
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name"))
+      if (const size_t colon = line.find(": "); colon != std::string::npos) return line.substr(colon + 2);
+  return "an unnamed processor";
+}
+
+}  // namespace
+
+/// One stream: the host appends, the stream's thread takes everything there is and runs it.
+struct CpuDevice::Queue {
+  struct Until {  // another stream has done `number` + 1 tasks
+    const Queue* other = nullptr;
+    uint32_t number = 0;
+  };
+  struct Task {
+    std::string_view op;
+    std::variant<Launch, CopyLaunch, Work> work;
+  };
+  using Command = std::variant<Until, Task>;
+
+  explicit Queue(CpuDevice& device, int core) : owner(device), thread([this, core] { run(core); }) {}
+  /// Ends the thread when what was pushed is done.
+  void finish() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    filled.notify_one();
+    thread.join();
+  }
+
+  void push(Command c) {
+    const std::lock_guard lock(mutex);
+    pending.push_back(std::move(c));
+    if (sleeping) filled.notify_one();
+  }
+
+  /// Blocks until `number` + 1 tasks are over; counts may wrap.
+  void await(uint32_t number) const {
+    uint32_t seen = completed.load(std::memory_order_acquire);
+    while (static_cast<int32_t>(seen - number) <= 0) {
+      completed.wait(seen, std::memory_order_acquire);
+      seen = completed.load(std::memory_order_acquire);
+    }
+  }
+
+  void run(int core) {
+    if (core >= 0) pin_this_thread(core);
+    std::vector<Command> batch;
+    for (;;) {
+      {
+        std::unique_lock lock(mutex);
+        sleeping = true;
+        filled.wait(lock, [&] { return stop || !pending.empty(); });
+        sleeping = false;
+        if (pending.empty()) return;
+        std::swap(batch, pending);
+      }
+      for (Command& c : batch) {
+        if (const auto* until = std::get_if<Until>(&c))
+          until->other->await(until->number);
+        else
+          execute(std::get<Task>(c));
+      }
+      batch.clear();
+    }
+  }
+
+  void execute(Task& task) {
+    Interval when;
+    when.begin_ps = now_ps();
+    if (!owner.failed_.load(std::memory_order_acquire))
+      if (const Status s = perform(task); !s) {
+        Diagnostic d = s.errors()[0];
+        if (d.where.empty()) d.where = fmt::format("rank {}, op '{}'", owner.options_.rank.v, task.op);
+        owner.fail(d);
+      }
+    when.end_ps = now_ps();
+    intervals.push_back(when);
+    completed.fetch_add(1, std::memory_order_acq_rel);
+    completed.notify_all();
+  }
+
+  Status perform(Task& task) {
+    if (auto* work = std::get_if<Work>(&task.work)) return (*work)();
+    if (const auto* copy = std::get_if<CopyLaunch>(&task.work)) {
+      for (size_t i = 0; i < copy->writes.size(); ++i)
+        std::memcpy(copy->writes[i].data, copy->reads[i].data, static_cast<size_t>(copy->writes[i].bytes()));
+      return ok_status();
+    }
+    const Launch& l = std::get<Launch>(task.work);
+    if (!l.compute) return ok_status();
+    Status done = owner.options_.kernel
+                      ? owner.options_.kernel(*l.compute, l.reads, l.writes, l.context, *owner.workers_)
+                      : run_cpu_kernel(*l.compute, l.reads, l.writes, l.context, *owner.workers_);
+    if (done) return done;
+    return Diagnostic{
+        fmt::format("rank {}, op '{}' ({})", owner.options_.rank.v, task.op, plan::to_text(l.compute->kernel)),
+        to_text(done.errors()), ""};
+  }
+
+  CpuDevice& owner;
+  std::mutex mutex;
+  std::condition_variable filled;
+  std::vector<Command> pending;
+  bool stop = false, sleeping = false;
+  std::atomic<uint32_t> completed{0};
+  std::vector<Interval> intervals;  // since the last launch after a synchronize; the host looks when all is over
+  uint32_t issued = 0, first = 0;   // of the host
+  std::thread thread;               // last: it uses the rest
+};
+
+CpuDevice::CpuDevice(CpuOptions options) : options_(std::move(options)) {
+  if (options_.threads > 1)
+    workers_ = std::make_unique<ThreadPool>(options_.threads, options_.cores);
+  else
+    workers_ = std::make_unique<InlineWorkers>();
+}
+
+CpuDevice::~CpuDevice() {
+  // A stream may wait for another: none ends before all have run dry.
+  for (const auto& q : queues_)
+    if (q && q->issued != q->first) q->await(q->issued - 1);
+  for (const auto& q : queues_)
+    if (q) q->finish();
+}
+
+std::string CpuDevice::description() const {
+  return fmt::format("{} thread{} of {}", options_.threads, options_.threads > 1 ? "s" : "", processor_name());
+}
+
+std::optional<std::string> CpuDevice::unsupported(const Launch& l) const {
+  if (!l.compute || options_.kernel) return std::nullopt;
+  return unsupported_types(*l.compute, l.reads, l.writes);
+}
+
+Result<std::byte*> CpuDevice::allocate(plan::Space space, Bytes bytes) {
+  const auto size = static_cast<size_t>((std::max<int64_t>(bytes.n, 1) + kAlign - 1) / kAlign * kAlign);
+  const int64_t available = available_memory();
+  auto* data = available > 0 && bytes.n > available
+                   ? nullptr
+                   : static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(kAlign), size));
+  if (!data)
+    return Diagnostic{fmt::format("rank {}", options_.rank.v),
+                      fmt::format("cannot reserve {} of {} memory: {} are free", to_text(bytes), plan::to_text(space),
+                                  to_text(Bytes{available})),
+                      "smaller micro-batches, fewer ranks on this machine, or recomputation need less"};
+  memory_.emplace_back(data);
+  if (options_.poison) std::memset(data, 0xff, size);  // NaN in every floating-point type
+  return data;
+}
+
+void CpuDevice::Freed::operator()(std::byte* p) const { std::free(p); }
+
+CpuDevice::Queue& CpuDevice::queue(plan::Stream stream) {
+  auto& q = queues_[static_cast<size_t>(stream)];
+  if (!q) {
+    const int core = stream == plan::Stream::compute && !options_.cores.empty() ? options_.cores[0] : -1;
+    q = std::make_unique<Queue>(*this, core);
+  }
+  if (synchronized_) {  // the first work after a synchronize: tickets start anew
+    synchronized_ = false;
+    tickets_.clear();
+    for (auto& other : queues_)
+      if (other) {
+        other->intervals.clear();
+        other->first = other->issued;
+      }
+  }
+  return *q;
+}
+
+namespace {
+/// Room for a ticket: they come in any order, mostly in the order of issue.
+template <class T>
+void make_room(std::vector<T>& list, Ticket ticket) {
+  if (ticket >= list.size()) list.resize(ticket + size_t{1});
+}
+}  // namespace
+
+void CpuDevice::launch(const Launch& l, plan::Stream stream, Ticket ticket) {
+  Queue& q = queue(stream);
+  make_room(tickets_, ticket);
+  tickets_[ticket] = {static_cast<uint8_t>(stream), q.issued++};
+  q.push(Queue::Task{l.op, l});
+}
+
+void CpuDevice::copy(const CopyLaunch& c, plan::Stream stream, Ticket ticket) {
+  WT_CHECK(c.reads.size() == c.writes.size(), "'{}' copies {} buffers to {}", c.op, c.reads.size(), c.writes.size());
+  Queue& q = queue(stream);
+  make_room(tickets_, ticket);
+  tickets_[ticket] = {static_cast<uint8_t>(stream), q.issued++};
+  q.push(Queue::Task{c.op, c});
+}
+
+void CpuDevice::enqueue(plan::Stream stream, Ticket ticket, std::string_view op, Work work) {
+  Queue& q = queue(stream);
+  make_room(tickets_, ticket);
+  tickets_[ticket] = {static_cast<uint8_t>(stream), q.issued++};
+  q.push(Queue::Task{op, std::move(work)});
+}
+
+void CpuDevice::wait(plan::Stream stream, Ticket ticket) {
+  Queue& q = queue(stream);
+  const Position on = tickets_[ticket];
+  if (on.stream == static_cast<uint8_t>(stream)) return;
+  q.push(Queue::Until{queues_[on.stream].get(), on.number});
+}
+
+Status CpuDevice::wait_host(Ticket ticket) {
+  const Position on = tickets_[ticket];
+  queues_[on.stream]->await(on.number);
+  return failure();
+}
+
+Status CpuDevice::synchronize() {
+  for (const auto& q : queues_)
+    if (q && q->issued != q->first) q->await(q->issued - 1);
+  synchronized_ = true;
+  return failure();
+}
+
+Status CpuDevice::read(const Operand& from, void* to) {
+  std::memcpy(to, from.data, static_cast<size_t>(from.bytes()));
+  return failure();
+}
+
+Status CpuDevice::write(const void* from, const Operand& to) {
+  std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
+  return failure();
+}
+
+Result<Interval> CpuDevice::interval(Ticket ticket) {
+  WT_CHECK(synchronized_ && ticket < tickets_.size());
+  const Position at = tickets_[ticket];
+  const Queue& q = *queues_[at.stream];
+  return q.intervals[at.number - q.first];
+}
+
+Status CpuDevice::failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  if (failure_) return *failure_;
+  return ok_status();
+}
+
+void CpuDevice::fail(const Diagnostic& d) {
+  std::function<void(const Diagnostic&)> hook;
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_) return;
+    failure_ = d;
+    hook = hook_;
+  }
+  failed_.store(true, std::memory_order_release);
+  if (hook) hook(d);
+}
+
+void CpuDevice::on_failure(std::function<void(const Diagnostic&)> hook) {
+  const std::lock_guard lock(failure_mutex_);
+  hook_ = std::move(hook);
+}
+
+}  // namespace wt::exec

@@ -1,0 +1,53 @@
+// Threads that share the ranges of one kernel at a time, each kept on its core. The caller works too. Not a queue: streams
+// (cpu.hpp) decide what runs when. Invariant: parallel_for returns when every range is done and no thread looks at the
+// body any more.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "exec/kernels/cpu/workers.hpp"
+
+namespace wt::exec {
+
+/// Keeps the calling thread on this core. Without effect where the core does not exist or the system does not allow it.
+void pin_this_thread(int core);
+
+/// Cores that this process may use, in order.
+std::vector<int> usable_cores();
+
+class ThreadPool final : public Workers {
+ public:
+  /// `threads` counts the caller; the others are pinned to `cores[1..]` where given.
+  explicit ThreadPool(int threads, std::vector<int> cores = {});
+  ~ThreadPool() override;
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int64_t count() const override { return static_cast<int64_t>(helpers_.size()) + 1; }
+  void parallel_for(int64_t n, int64_t grain, RangeBody body) override;
+
+ private:
+  void help();
+  void work();
+
+  std::vector<std::thread> helpers_;
+  std::mutex mutex_;
+  std::condition_variable start_, done_;
+  uint64_t job_ = 0;  // counts calls; a helper joins each once
+  bool stop_ = false;
+  size_t busy_ = 0;
+  std::exception_ptr failure_;
+
+  // Of the call that runs.
+  std::optional<RangeBody> body_;
+  int64_t n_ = 0, piece_ = 1;
+  std::atomic<int64_t> next_{0};
+};
+
+}  // namespace wt::exec

@@ -1,0 +1,196 @@
+// Every strategy trains like one rank, and one rank like the reference: losses over 20 steps, weights after them, and the
+// gradients of a step (what plain descent with rate 1 takes off the weights).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/lower/lower.hpp"
+#include "tests/exec/train.hpp"
+#include "tests/exec/variants.hpp"
+#include "tests/reference/reference.hpp"
+
+namespace wt::exec {
+namespace {
+
+constexpr int64_t kSteps = 20;
+
+double relative(double x, double y) { return std::abs(x - y) / std::max(std::abs(y), 1e-300); }
+
+double worst_difference(const std::vector<double>& x, const std::vector<double>& y) {
+  double worst = 0;  // vocabularies may be padded to different sizes: padding lies at the end
+  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
+  return worst;
+}
+
+JobSpec job_of(const Variant& model) {
+  JobSpec j = reference::tiny_job();
+  model.change(j);
+  return j;
+}
+
+/// Plain descent with rate 1, no clipping: one step takes the gradient off the weights.
+JobSpec descent(JobSpec j) {
+  j.training.optimizer = OptimizerKind::sgd;
+  j.training.gradient_clipping = 0;
+  return j;
+}
+
+/// Weights before a step less those after it.
+std::map<WeightId, std::vector<double>> gradients(const JobSpec& job, TrainOptions options = {}) {
+  options.learning_rate = 1;
+  options.steps = 0;
+  const Trained before = train(job, options);
+  options.steps = 1;
+  Trained after = train(job, options);
+  EXPECT_EQ(before.failure, "");
+  EXPECT_EQ(after.failure, "");
+  for (auto& [id, w] : after.weights)
+    for (size_t i = 0; i < w.size(); ++i) w[i] = before.weights.at(id)[i] - w[i];
+  return after.weights;
+}
+
+struct Case {
+  Variant model, strategy;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Variant& m : models())
+    for (const Variant& s : strategies()) all.push_back({m, s});
+  return all;
+}
+
+/// Of one rank; each test asks for it again.
+const Trained& one_rank(const Variant& model, DType floats) {
+  static std::map<std::pair<std::string, DType>, Trained> known;
+  auto& t = known[{model.name, floats}];
+  if (t.losses.empty()) {
+    TrainOptions o;
+    o.floats = floats;
+    o.steps = kSteps;
+    t = train(job_of(model), o);
+  }
+  return t;
+}
+
+class Parity : public testing::TestWithParam<Case> {};
+
+TEST_P(Parity, LossesInDoublesAreThoseOfOneRank) {
+  JobSpec job = job_of(GetParam().model);
+  GetParam().strategy.change(job);
+  const Trained one = one_rank(GetParam().model, DType::f64), many = train(job);
+  ASSERT_EQ(one.failure, "");
+  ASSERT_EQ(many.failure, "");
+  ASSERT_EQ(many.losses.size(), static_cast<size_t>(kSteps));
+  for (size_t i = 0; i < many.losses.size(); ++i)
+    EXPECT_LT(relative(many.losses[i], one.losses[i]), 1e-10) << "step " << i;
+  for (const auto& [id, w] : one.weights)
+    EXPECT_LT(worst_difference(many.weights.at(id), w), 1e-8) << id.first << " layer " << id.second;
+}
+
+TEST_P(Parity, LossesInSinglesAreThoseOfOneRank) {
+  JobSpec job = job_of(GetParam().model);
+  GetParam().strategy.change(job);
+  TrainOptions o;
+  o.floats = DType::f32;
+  const Trained& one = one_rank(GetParam().model, DType::f32);
+  const Trained many = train(job, o);
+  ASSERT_EQ(many.failure, "");
+  for (size_t i = 0; i < many.losses.size(); ++i)
+    EXPECT_LT(relative(many.losses[i], one.losses[i]), 1e-4) << "step " << i;
+}
+
+TEST_P(Parity, GradientsAreThoseOfOneRank) {
+  JobSpec job = descent(job_of(GetParam().model));
+  const auto one = gradients(job);
+  GetParam().strategy.change(job);
+  const auto many = gradients(job);
+  for (const auto& [id, g] : one) {
+    double largest = 0;
+    for (const double x : g) largest = std::max(largest, std::abs(x));
+    EXPECT_GT(largest, 1e-6) << id.first << " layer " << id.second;  // a gradient of zeros would agree with anything
+    EXPECT_LT(worst_difference(many.at(id), g), 1e-12) << id.first << " layer " << id.second;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Parity, testing::ValuesIn(cases()),
+                         [](const auto& c) { return c.param.model.name + "_" + c.param.strategy.name; });
+
+/// The executor's one rank against plain loops that know nothing of devices, arenas or kernels.
+TEST(Reference, TrainsTheSame) {
+  for (const Variant& model : models()) {
+    SCOPED_TRACE(model.name);
+    const auto p = lower::lower(job_of(model));
+    ASSERT_TRUE(p.ok());
+    reference::Reference oracle(p.value(), {.learning_rate = 1e-2});
+    const Trained& one = one_rank(model, DType::f64);
+    ASSERT_EQ(one.failure, "");
+    for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_LT(relative(one.losses[i], oracle.step()), 1e-10) << i;
+    for (const auto& [name, layer] : oracle.weights())
+      EXPECT_LT(worst_difference(one.weights.at({name, layer}), oracle.weight(name, layer)), 1e-8) << name;
+  }
+}
+
+/// A plan that is wrong in one place must be told from one rank: each bug by the loss curve.
+TEST(Bugs, AreSeenByTheLossCurve) {
+  struct Bug {
+    const char* name;
+    const char* strategy;
+    std::function<bool(plan::Op&)> plant;  // true: this op had it
+  };
+  auto compute = [](plan::Op& o, plan::Kernel k) {
+    auto* c = std::get_if<plan::Compute>(&o.body);
+    return c && c->kernel == k ? c : nullptr;
+  };
+  const Bug bugs[] = {
+      {"gradients not divided by the replicas", "dp2_megatron",
+       [&](plan::Op& o) {
+         auto* c = compute(o, plan::Kernel::scale);
+         return c && (c->scalar = 1, true);
+       }},
+      {"a maximum in place of a sum", "tp2",
+       [](plan::Op& o) {
+         auto* c = std::get_if<plan::Collective>(&o.body);
+         return c && c->kind == plan::CollectiveKind::all_reduce && (c->reduction = plan::Reduction::max, true);
+       }},
+      {"weight gradients that do not add up", "pp2_1f1b",
+       [&](plan::Op& o) {
+         auto* c = compute(o, plan::Kernel::gemm);
+         return c && c->accumulate && (c->accumulate = false, true);
+       }},
+      {"attention that sees the future", "tp2_sp",
+       [&](plan::Op& o) {
+         auto* c = compute(o, plan::Kernel::attention_forward);
+         return c && (c->causal = false, true);
+       }},
+      {"another clipping", "dp2_zero1",
+       [&](plan::Op& o) {
+         auto* c = compute(o, plan::Kernel::adam);
+         return c && (c->scalar = 1e-3, true);
+       }},
+  };
+  const auto all = strategies();
+  for (const Bug& bug : bugs) {
+    SCOPED_TRACE(bug.name);
+    JobSpec job = reference::tiny_job();
+    std::find_if(all.begin(), all.end(), [&](const Variant& v) { return v.name == bug.strategy; })->change(job);
+    auto p = lower::lower(job);
+    ASSERT_TRUE(p.ok());
+    bool planted = false;
+    for (plan::Block& b : p.value().blocks)
+      for (plan::Op& o : b.ops) planted = bug.plant(o) || planted;
+    ASSERT_TRUE(planted);
+    TrainOptions o;
+    o.steps = 3;
+    const Trained broken = train(p.value(), o);
+    const Trained& one = one_rank(models()[0], DType::f64);
+    bool seen = !broken.failure.empty();
+    for (size_t i = 0; i < broken.losses.size(); ++i)
+      seen = seen || !(relative(broken.losses[i], one.losses[i]) < 1e-10);
+    EXPECT_TRUE(seen);
+  }
+}
+
+}  // namespace
+}  // namespace wt::exec
