@@ -110,16 +110,16 @@ Signature signature(const Compute& c) {
 
 class Faults {
  public:
-  explicit Faults(const Compute& c) : where_(plan::to_text(c.kernel)) {}
+  explicit Faults(const Compute& c) : kernel_(c.kernel) {}
   template <class... T>
   void add(fmt::format_string<T...> text, T&&... values) {
-    found_.push_back({where_, fmt::format(text, std::forward<T>(values)...), ""});
+    found_.push_back({std::string(plan::to_text(kernel_)), fmt::format(text, std::forward<T>(values)...), ""});
   }
   Diagnostics take() { return std::move(found_); }
   bool none() const { return found_.empty(); }
 
  private:
-  std::string where_;
+  Kernel kernel_;
   Diagnostics found_;
 };
 

@@ -19,21 +19,43 @@ namespace {
 
 constexpr int64_t kQueries = 128, kKeys = 256;  // of a tile: 128 KiB of scores in float
 
-/// Rows [first, first + rows) of a head in A: where they lie, or gathered into `buffer`.
+/// Whether products take the operand as it is stored: tiles of factors are then kept in that type too.
+template <class A>
+bool multiplies_stored(const Operand& x) {
+  return x.dtype == kDTypeOf<A> || multiplies(x.dtype, x.dtype, kDTypeOf<A>);
+}
+
+/// Rows [first, first + rows) of a head: where they lie, or gathered in A into `buffer`.
 template <class A>
 MatrixView gathered(const Heads& a, const Operand& x, int64_t row_width, int64_t sample, int64_t column, int64_t first,
                     int64_t rows, A* buffer) {
   const Stored<A> from(x);
   const int64_t at = a.token(sample, first) * row_width + column, stride = a.batch * row_width;
-  if (from.direct()) return {from.at(at), kDTypeOf<A>, stride, false};
+  if (multiplies_stored<A>(x)) return {from.at(at), x.dtype, stride, false};
   for (int64_t i = 0; i < rows; ++i) from.read(at + i * stride, a.d, buffer + i * a.d);
   return {buffer, kDTypeOf<A>, a.d, false};
 }
 
+/// A tile of probabilities or of their gradients, computed in A, as the factor of a product with `other`.
 template <class A>
-const A* row_of(const MatrixView& x, int64_t i) {
-  return static_cast<const A*>(x.data) + i * x.stride;
-}
+class Factor {
+ public:
+  Factor(const Operand& other, int64_t elements) : narrow_(multiplies_stored<A>(other) && other.dtype != kDTypeOf<A>) {
+    if (!narrow_) return;
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(elements * size_of(other.dtype)));
+    stored_ = {memory_.get(), other.dtype, elements, {}};
+  }
+  MatrixView of(A* tile, int64_t rows, int64_t columns) const {
+    if (!narrow_) return {tile, kDTypeOf<A>, columns, false};
+    Stored<A>(stored_).close(0, rows * columns, tile);
+    return {stored_.data, stored_.dtype, columns, false};
+  }
+
+ private:
+  bool narrow_;
+  std::unique_ptr<std::byte[]> memory_;
+  Operand stored_;
+};
 
 MatrixView transposed(MatrixView x) {
   x.transposed = !x.transposed;
@@ -74,6 +96,7 @@ void attention_forward(const Job& job) {
     const auto scores = buffer_of<A>(kQueries * keys_most), sum = buffer_of<A>(kQueries * a.d);
     const auto q_buffer = buffer_of<A>(kQueries * a.d), k_buffer = buffer_of<A>(keys_most * a.d),
                v_buffer = buffer_of<A>(keys_most * a.d);
+    const Factor<A> factor(qkv, kQueries * keys_most);
     A most[kQueries], weight[kQueries];
     for (int64_t task = begin; task < end; ++task) {
       // The last tile of a causal mask has the most keys: it goes first, so that the workers end together.
@@ -85,7 +108,7 @@ void attention_forward(const Job& job) {
       std::fill_n(sum.get(), queries * a.d, A(0));
       const MatrixView query = gathered<A>(a, qkv, a.width(), b, a.q_column(h), q, queries, q_buffer.get());
       for (int64_t o = first_tile(a, q); o < end_of_tiles(a, q, queries); o += kKeys) {
-        const int64_t keys = std::min(kKeys, a.seq - o);
+        const int64_t keys = std::min(kKeys, end_of_tiles(a, q, queries) - o);
         const MatrixView key = gathered<A>(a, qkv, a.width(), b, a.k_column(kv), o, keys, k_buffer.get());
         const MatrixView value = gathered<A>(a, qkv, a.width(), b, a.v_column(kv), o, keys, v_buffer.get());
         multiply({queries, keys, a.d, query, transposed(key), dense(scores.get(), keys), nullptr, false});
@@ -102,7 +125,8 @@ void attention_forward(const Job& job) {
           std::fill(row, row + from, A(0));
           std::fill(row + past, row + keys, A(0));
         }
-        multiply({queries, a.d, keys, dense(scores.get(), keys), value, dense(sum.get(), a.d), nullptr, true});
+        multiply(
+            {queries, a.d, keys, factor.of(scores.get(), queries, keys), value, dense(sum.get(), a.d), nullptr, true});
       }
       for (int64_t i = 0; i < queries; ++i) {
         const int64_t at = (a.token(b, q + i) * a.heads + h) * a.d;
@@ -126,7 +150,8 @@ void attention_backward(const Job& job) {
     const int64_t keys_most = std::min(kKeys, a.seq);
     const auto p = buffer_of<A>(kQueries * keys_most), d_p = buffer_of<A>(kQueries * keys_most);
     const auto dq = buffer_of<A>(kQueries * a.d), dk = buffer_of<A>(a.seq * a.d), dv = buffer_of<A>(a.seq * a.d);
-    const auto q_buffer = buffer_of<A>(kQueries * a.d), o_buffer = buffer_of<A>(kQueries * a.d),
+    const Factor<A> probs_factor(d_out, kQueries * keys_most), scores_factor(qkv, kQueries * keys_most);
+    const auto row_buffer = buffer_of<A>(2 * a.d), q_buffer = buffer_of<A>(kQueries * a.d),
                d_buffer = buffer_of<A>(kQueries * a.d), k_buffer = buffer_of<A>(keys_most * a.d),
                v_buffer = buffer_of<A>(keys_most * a.d);
     A mean[kQueries], log_sum[kQueries];
@@ -142,19 +167,19 @@ void attention_backward(const Job& job) {
           const int64_t queries = std::min(kQueries, a.seq - q), out_width = a.heads * a.d;
           const MatrixView query = gathered<A>(a, qkv, a.width(), b, a.q_column(h), q, queries, q_buffer.get());
           const MatrixView d = gathered<A>(a, d_out, out_width, b, h * a.d, q, queries, d_buffer.get());
-          const MatrixView o = gathered<A>(a, out, out_width, b, h * a.d, q, queries, o_buffer.get());
           for (int64_t i = 0; i < queries; ++i) {
-            mean[i] = k.dot(row_of<A>(d, i), row_of<A>(o, i), a.d);
+            const int64_t at = a.token(b, q + i) * out_width + h * a.d;
+            mean[i] = k.dot(Stored<A>(d_out).read(at, a.d, row_buffer.get()),
+                            Stored<A>(out).read(at, a.d, row_buffer.get() + a.d), a.d);
             log_sum[i] = lse.get(a.query(b, h, q + i));
           }
           std::fill_n(dq.get(), queries * a.d, A(0));
           for (int64_t first = first_tile(a, q); first < end_of_tiles(a, q, queries); first += kKeys) {
-            const int64_t keys = std::min(kKeys, a.seq - first);
+            const int64_t keys = std::min(kKeys, end_of_tiles(a, q, queries) - first);
             const MatrixView key = gathered<A>(a, qkv, a.width(), b, a.k_column(kv), first, keys, k_buffer.get());
             const MatrixView value = gathered<A>(a, qkv, a.width(), b, a.v_column(kv), first, keys, v_buffer.get());
-            const MatrixView probs = dense(p.get(), keys), d_scores = dense(d_p.get(), keys);
-            multiply({queries, keys, a.d, query, transposed(key), probs, nullptr, false});
-            multiply({queries, keys, a.d, d, transposed(value), d_scores, nullptr, false});
+            multiply({queries, keys, a.d, query, transposed(key), dense(p.get(), keys), nullptr, false});
+            multiply({queries, keys, a.d, d, transposed(value), dense(d_p.get(), keys), nullptr, false});
             for (int64_t i = 0; i < queries; ++i) {
               A *row = p.get() + i * keys, *d_row = d_p.get() + i * keys;
               const auto [from, past] = seen(a, q + i, first, keys);
@@ -165,6 +190,8 @@ void attention_backward(const Job& job) {
                 std::fill(x + past, x + keys, A(0));
               }
             }
+            const MatrixView probs = probs_factor.of(p.get(), queries, keys);
+            const MatrixView d_scores = scores_factor.of(d_p.get(), queries, keys);
             multiply({keys, a.d, queries, transposed(probs), d, dense(dv.get() + first * a.d, a.d), nullptr, true});
             multiply(
                 {keys, a.d, queries, transposed(d_scores), query, dense(dk.get() + first * a.d, a.d), nullptr, true});

@@ -56,8 +56,9 @@ struct ShapeHash {
 };
 
 struct Compiled {
-  dnnl::memory::desc a, b, c, bias, scratch;
   dnnl::matmul primitive;
+  std::unordered_map<int, dnnl::memory> arguments;  // their addresses are set for every run
+  size_t scratch = 0;
 };
 
 /// One a thread: engines are shared safely, but compiled products and their scratch are cheaper unshared.
@@ -67,18 +68,21 @@ class Library {
 
   void run(const Product& p) {
     Compiled& x = compiled(p);
-    const size_t needed = x.scratch.get_size();
-    if (scratch_.size() < needed) scratch_.resize(needed);
-    arguments_.clear();
-    arguments_.emplace(DNNL_ARG_SRC, dnnl::memory(x.a, engine_, p.a.data));
-    arguments_.emplace(DNNL_ARG_WEIGHTS, dnnl::memory(x.b, engine_, p.b.data));
-    arguments_.emplace(DNNL_ARG_DST, dnnl::memory(x.c, engine_, p.c.data));
-    if (p.bias != nullptr) arguments_.emplace(DNNL_ARG_BIAS, dnnl::memory(x.bias, engine_, const_cast<void*>(p.bias)));
-    if (needed > 0) arguments_.emplace(DNNL_ARG_SCRATCHPAD, dnnl::memory(x.scratch, engine_, scratch_.data()));
-    x.primitive.execute(stream_, arguments_);
+    if (scratch_.size() < x.scratch) scratch_.resize(x.scratch);
+    for (auto& [name, memory] : x.arguments) memory.set_data_handle(address(p, name));
+    x.primitive.execute(stream_, x.arguments);
   }
 
  private:
+  void* address(const Product& p, int name) {
+    switch (name) {
+      case DNNL_ARG_SRC: return p.a.data;
+      case DNNL_ARG_WEIGHTS: return p.b.data;
+      case DNNL_ARG_DST: return p.c.data;
+      case DNNL_ARG_BIAS: return const_cast<void*>(p.bias);
+      default: return scratch_.data();
+    }
+  }
   static constexpr size_t kMostShapes = 4096;  // far above what a plan has; a bound all the same
 
   Compiled& compiled(const Product& p) {
@@ -92,11 +96,9 @@ class Library {
       return dnnl::memory::desc({rows, columns}, tag_of(x.dtype),
                                 x.transposed ? dnnl::memory::dims{1, x.stride} : dnnl::memory::dims{x.stride, 1});
     };
-    Compiled x;
-    x.a = desc(p.a, p.m, p.k);
-    x.b = desc(p.b, p.k, p.n);
-    x.c = desc(p.c, p.m, p.n);
-    if (p.bias != nullptr) x.bias = dnnl::memory::desc({1, p.n}, tag_of(p.c.dtype), dnnl::memory::dims{p.n, 1});
+    const dnnl::memory::desc a = desc(p.a, p.m, p.k), b = desc(p.b, p.k, p.n), c = desc(p.c, p.m, p.n);
+    dnnl::memory::desc bias;
+    if (p.bias != nullptr) bias = {{1, p.n}, tag_of(p.c.dtype), dnnl::memory::dims{p.n, 1}};
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (p.accumulate) {
@@ -105,17 +107,24 @@ class Library {
       attributes.set_post_ops(sum);
     }
     const dnnl::matmul::desc matmul =
-        p.bias != nullptr ? dnnl::matmul::desc(x.a, x.b, x.bias, x.c) : dnnl::matmul::desc(x.a, x.b, x.c);
+        p.bias != nullptr ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
     const dnnl::matmul::primitive_desc described(matmul, attributes, engine_);
-    x.scratch = described.scratchpad_desc();
-    x.primitive = dnnl::matmul(described);
+    const dnnl::memory::desc scratch = described.scratchpad_desc();
+    Compiled x{dnnl::matmul(described), {}, scratch.get_size()};
+    auto add = [&](int name, const dnnl::memory::desc& of) {
+      x.arguments.emplace(name, dnnl::memory(of, engine_, nullptr));
+    };
+    add(DNNL_ARG_SRC, a);
+    add(DNNL_ARG_WEIGHTS, b);
+    add(DNNL_ARG_DST, c);
+    if (p.bias != nullptr) add(DNNL_ARG_BIAS, bias);
+    if (x.scratch > 0) add(DNNL_ARG_SCRATCHPAD, scratch);
     return products_.emplace(shape, std::move(x)).first->second;
   }
 
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::vector<std::byte> scratch_;
-  std::unordered_map<int, dnnl::memory> arguments_;
   std::unordered_map<Shape, Compiled, ShapeHash> products_;
 };
 
