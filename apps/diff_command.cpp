@@ -17,7 +17,7 @@ struct Options {
   std::string a, b;
   std::vector<std::string> set, set_a, set_b;
   bool json = false, csv = false, markdown = false;
-  int64_t warm_up = 1;
+  int64_t warm_up = 0;
   int64_t rows = 10;
 };
 
@@ -104,7 +104,8 @@ const Register registration(30, [](CLI::App& parent, int& exit) {
   set("--set", o->set, "replace a key of every job; may repeat");
   set("--set-a", o->set_a, "replace a key of job A");
   set("--set-b", o->set_b, "replace a key of job B");
-  app->add_option("--warm-up", o->warm_up, "first steps of a measured trace that are left out")
+  app->add_option("--warm-up", o->warm_up,
+                  "first steps of a measured trace that are left out, beside the warm-up of the run itself")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
       ->type_name("N");
   app->add_option("--rows", o->rows, "rows that are shown of the long tables")

@@ -59,7 +59,9 @@ class Executor {
   const plan::Plan& plan() const { return plan_; }
   const Script& script() const { return script_; }
   Machine& machine() { return machine_; }
+  const ExecuteOptions& options() const { return options_; }
   TrainingState& state() { return state_; }
+  const TrainingState& state() const { return state_; }
   /// Storage that persists; host access by Device::read and write.
   Operand operand(const Persistent&) const;
 

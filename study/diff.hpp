@@ -62,7 +62,7 @@ struct TraceSide {
 };
 
 struct DiffOptions {
-  int64_t warm_up = 1;  // first steps of a measured trace that are left out, where it has more
+  int64_t warm_up = 0;  // first steps of a measured trace that are left out too (a run writes none of its own warm-up)
 };
 
 /// Medians over the steps that are left after the warm-up. Errors: the traces are of two plans (both digests, and what

@@ -39,16 +39,25 @@ struct AtomicFile::Impl {
     if (!committed && !aside.empty()) ::unlink(aside.c_str());
   }
 
-  void flush() {
-    size_t done = 0;
-    while (!failed && done < buffer.size()) {
-      const ssize_t n = ::write(fd, buffer.data() + done, buffer.size() - done);
+  void fail(const char* call) {
+    if (failed) return;
+    failed = errno;
+    failed_call = call;
+  }
+
+  void put(std::string_view bytes) {
+    while (!failed && !bytes.empty()) {
+      const ssize_t n = ::write(fd, bytes.data(), bytes.size());
       if (n < 0 && errno == EINTR) continue;
       if (n < 0)
-        failed = errno;
+        fail("write");
       else
-        done += static_cast<size_t>(n);
+        bytes.remove_prefix(static_cast<size_t>(n));
     }
+  }
+
+  void flush() {
+    put(buffer);
     buffer.clear();
   }
 };
@@ -94,38 +103,43 @@ Result<AtomicFile> AtomicFile::create(const std::string& path) {
 }
 
 void AtomicFile::write(std::string_view bytes) {
-  if (impl_->failed) return;
   if (impl_->buffer.size() + bytes.size() > kBuffer) impl_->flush();
-  impl_->buffer.append(bytes);
-  if (impl_->buffer.size() > kBuffer) impl_->flush();
+  if (bytes.size() > kBuffer)
+    impl_->put(bytes);
+  else
+    impl_->buffer.append(bytes);
 }
 
-Status AtomicFile::commit() {
+Status AtomicFile::commit(Durability durability) {
   Impl& f = *impl_;
   WT_CHECK(f.fd >= 0, "commit called twice for {}", f.path);
   f.flush();
+  const bool durable = durability == Durability::disk && !f.direct;
+  if (!f.failed && durable && ::fsync(f.fd) != 0) f.fail("fsync");
   if (!f.failed && !f.direct && f.aside.empty()) {  // give the unnamed file a name
     const std::string aside = fmt::format("{}.part{}", f.target, ::getpid());
     ::unlink(aside.c_str());
     if (::linkat(AT_FDCWD, fmt::format("/proc/self/fd/{}", f.fd).c_str(), AT_FDCWD, aside.c_str(), AT_SYMLINK_FOLLOW) !=
         0) {
-      f.failed = errno;
-      f.failed_call = "link";
+      f.fail("link");
     } else {
       f.aside = aside;
     }
   }
-  if (::close(f.fd) != 0 && !f.failed) {
-    f.failed = errno;
-    f.failed_call = "close";
-  }
+  if (::close(f.fd) != 0) f.fail("close");
   f.fd = -1;
-  if (!f.failed && !f.direct && ::rename(f.aside.c_str(), f.target.c_str()) != 0) {
-    f.failed = errno;
-    f.failed_call = "rename";
-  }
+  if (!f.failed && !f.direct && ::rename(f.aside.c_str(), f.target.c_str()) != 0) f.fail("rename");
   if (f.failed) return fault(f.path, f.failed_call, f.failed);
   f.committed = true;
+  return durable ? sync_directory(directory_of(f.target)) : ok_status();
+}
+
+Status sync_directory(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return fault(path, "open", errno);
+  const int code = ::fsync(fd) != 0 ? errno : 0;
+  ::close(fd);
+  if (code != 0) return fault(path, "fsync", code);
   return ok_status();
 }
 

@@ -12,6 +12,9 @@
 
 namespace wt {
 
+/// What has happened when a commit returns: a process that dies keeps it, or so does a machine that loses power.
+enum class Durability { system, disk };
+
 class AtomicFile {
  public:
   /// Opens at once, so that an unwritable path is known before the long work. Errors: directory missing, a directory,
@@ -25,7 +28,7 @@ class AtomicFile {
   /// Buffered. The first failure is kept and told by commit; later writes do nothing.
   void write(std::string_view bytes);
   /// Everything written is there under the path, or an error and nothing has changed.
-  Status commit();
+  Status commit(Durability durability = Durability::system);
   const std::string& path() const;
 
   struct Impl;
@@ -34,5 +37,8 @@ class AtomicFile {
   explicit AtomicFile(std::unique_ptr<Impl>);
   std::unique_ptr<Impl> impl_;
 };
+
+/// Names made, changed and removed in the directory until now survive a loss of power.
+Status sync_directory(const std::string& path);
 
 }  // namespace wt

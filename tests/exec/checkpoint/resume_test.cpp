@@ -1,0 +1,156 @@
+// Training that stops and goes on: on the same mesh bit for bit, on another as if it had not stopped.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "core/plan/values.hpp"
+#include "exec/checkpoint/executor_state.hpp"
+#include "exec/comm/inproc.hpp"
+#include "tests/exec/variants.hpp"
+
+namespace wt::exec {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kBefore = 4, kAfter = 4;
+
+struct Curve {
+  std::vector<double> losses;
+  std::string failure;
+};
+
+/// Trains from the newest checkpoint of `root` (if there is one) for `steps`, and leaves one behind.
+Curve train(const plan::Plan& plan, const std::string& root, int64_t steps, std::optional<DType> floats,
+            bool asynchronous) {
+  Curve out;
+  const auto tokens = random_tokens(plan.seed, plan::vocabulary_of(plan));
+  InprocOptions inproc;
+  inproc.poison = true;
+  auto machines = open_inproc(plan.mesh.ranks(), inproc);
+  ExecuteOptions options;
+  options.script.floats = floats;
+  options.learning_rate = {1e-2, 1e-3, 2, 20};
+  options.tokens = tokens.get();
+  std::vector<std::string> failures(machines.size());
+  auto rank = [&](size_t r) -> Status {
+    Machine& m = machines[r];
+    auto made = Executor::create(plan, m, options);
+    if (!made) return made.errors();
+    Executor& e = *made.value();
+    if (auto s = e.setup(); !s) return s;
+    auto holdings = holdings_of(e);
+    if (!holdings) return holdings.errors();
+    const Team team = Team::of(*m.communicator);
+    auto loaded = load_newest(root, holdings.value(), team, *m.device);
+    if (!loaded) return loaded.errors();
+    if (loaded.value()) continue_from(e, loaded.value()->progress);
+    Saver saver({root, 2, asynchronous}, team, *m.device);
+    for (int64_t i = 0; i < steps; ++i) {
+      if (asynchronous && i + 1 == steps)  // the last step runs beside the writing of the state before it
+        if (auto s = saver.save({1, progress_of(e), holdings.value()}); !s) return s;
+      auto step = e.step();
+      if (!step) return step.errors();
+      if (r == 0) out.losses.push_back(step.value().loss);
+    }
+    if (!asynchronous)
+      if (auto s = saver.save({1, progress_of(e), holdings.value()}); !s) return s;
+    return saver.finish();
+  };
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < machines.size(); ++r)
+    threads.emplace_back([&, r] {
+      if (auto s = rank(r); !s) failures[r] = to_text(s.errors());
+    });
+  for (std::thread& t : threads) t.join();
+  for (const std::string& f : failures)
+    if (!f.empty() && out.failure.empty()) out.failure = f;
+  return out;
+}
+
+plan::Plan plan_of(const Variant& model, const Variant& strategy, bool mixed = false) {
+  JobSpec job = reference::tiny_job();
+  model.change(job);
+  strategy.change(job);
+  if (mixed) {
+    job.training.param_dtype = job.training.compute_dtype = DType::bf16;
+    job.training.master_weights = true;
+  }
+  auto plan = lower::lower(job);
+  EXPECT_TRUE(plan) << to_text(plan.errors());
+  return plan ? std::move(plan.value()) : plan::Plan{};
+}
+
+class Resume : public testing::TestWithParam<Variant> {
+ protected:
+  void SetUp() override {
+    root_ = (fs::temp_directory_path() / fmt::format("wt_resume_{}_{}", ::getpid(), GetParam().name)).string();
+  }
+  void TearDown() override { fs::remove_all(root_); }
+  std::string fresh(const char* name) const { return root_ + "/" + name; }
+  std::string root_;
+};
+
+TEST_P(Resume, OnTheSameMeshBitForBit) {
+  for (const bool mixed : {false, true}) {
+    const plan::Plan plan = plan_of(models()[0], GetParam(), mixed);
+    const Curve whole = train(plan, fresh(mixed ? "a1" : "a0"), kBefore + kAfter, std::nullopt, false);
+    ASSERT_EQ(whole.failure, "");
+    const std::string root = fresh(mixed ? "b1" : "b0");
+    const Curve before = train(plan, root, kBefore, std::nullopt, false);
+    ASSERT_EQ(before.failure, "");
+    const Curve after = train(plan, root, kAfter, std::nullopt, false);
+    ASSERT_EQ(after.failure, "");
+    std::vector<double> both = before.losses;
+    both.insert(both.end(), after.losses.begin(), after.losses.end());
+    EXPECT_EQ(both, whole.losses);
+    EXPECT_NE(whole.losses.front(), whole.losses.back());
+  }
+}
+
+// The state of the call is saved, although the next step runs at once: the step is trained again, to the same loss.
+TEST_P(Resume, FromASaveBesideTheTraining) {
+  const plan::Plan plan = plan_of(models()[1], GetParam());
+  const Curve whole = train(plan, fresh("whole"), kBefore + 2, std::nullopt, false);
+  ASSERT_EQ(whole.failure, "");
+  const std::string root = fresh("part");
+  ASSERT_EQ(train(plan, root, kBefore, std::nullopt, true).failure, "");
+  const Curve after = train(plan, root, 3, std::nullopt, true);
+  ASSERT_EQ(after.failure, "");
+  EXPECT_EQ(after.losses, std::vector<double>(whole.losses.begin() + kBefore - 1, whole.losses.end()));
+}
+
+TEST_P(Resume, OnAnotherMeshAsIfItHadNotStopped) {
+  const std::vector<Variant> all = strategies();
+  for (const Variant& model : models()) {
+    const plan::Plan one = plan_of(model, all[0]);
+    const std::string reference = fresh((model.name + "reference").c_str());
+    const Curve whole = train(one, reference, kBefore + kAfter, DType::f64, false);
+    ASSERT_EQ(whole.failure, "");
+    // There and back: one rank, this strategy, one rank.
+    const plan::Plan other = plan_of(model, GetParam());
+    const std::string root = fresh(model.name.c_str());
+    std::vector<double> losses;
+    for (const auto& [plan, steps] :
+         {std::pair(&one, kBefore), std::pair(&other, kAfter / 2), std::pair(&one, kAfter / 2)}) {
+      const Curve part = train(*plan, root, steps, DType::f64, false);
+      ASSERT_EQ(part.failure, "");
+      losses.insert(losses.end(), part.losses.begin(), part.losses.end());
+    }
+    ASSERT_EQ(losses.size(), whole.losses.size());
+    for (size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(losses[i], whole.losses[i], 1e-10 * whole.losses[i]) << model.name << " step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, Resume, testing::ValuesIn(strategies()), [](const auto& p) {
+  std::string name = p.param.name;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+}  // namespace
+}  // namespace wt::exec
