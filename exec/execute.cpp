@@ -37,7 +37,43 @@ std::span<const T> pick(const std::vector<T>& list, Range range) {
 
 bool is_update(const Compute& c) { return c.kernel == Kernel::adam || c.kernel == Kernel::sgd; }
 
+/// Whether any op of the plan is such.
+template <class F>
+bool any_compute(const Plan& plan, F f) {
+  for (const Block& b : plan.blocks)
+    for (const Op& o : b.ops)
+      if (const auto* c = std::get_if<Compute>(&o.body); c && f(*c)) return true;
+  return false;
+}
+
+bool scales_loss(const Plan& plan, const ScriptOptions& options) {
+  return !options.floats && any_compute(plan, [](const Compute& c) { return c.dtype == DType::f16; });
+}
+
 }  // namespace
+
+Status executable(const Plan& plan, const ScriptOptions& options) {
+  const bool clips = any_compute(plan, [](const Compute& c) { return is_update(c) && c.scalar > 0; });
+  if (!scales_loss(plan, options) || clips) return ok_status();
+  return Diagnostic{"training.gradient_clipping", "fp16 needs it: the gradient norm tells whether the loss scale fits",
+                    "1.0 is usual"};
+}
+
+Result<Bytes> reserved_by_all(const Plan& plan, const ScriptOptions& options) {
+  std::vector<int64_t> by_program(plan.programs.size(), -1);  // ranks of one program reserve alike
+  Bytes all;
+  for (uint32_t r = 0; r < plan.mesh.ranks(); ++r) {
+    int64_t& bytes = by_program[program_of(plan, {r}).v];
+    if (bytes < 0) {
+      auto script = Script::make(plan, {r}, options);
+      if (!script) return script.errors();
+      bytes = 0;
+      for (const ArenaUse& a : script.value().arenas) bytes += a.bytes;
+    }
+    all.n += bytes;
+  }
+  return all;
+}
 
 Executor::Executor(const Plan& plan, Machine& machine, const ExecuteOptions& options)
     : plan_(plan),
@@ -77,7 +113,8 @@ Status Executor::prepare() {
   }
   script_.bind(arenas_);
 
-  bool clips = false;
+  if (const Status s = executable(plan_, options_.script); !s) faults = s.errors();
+  scaled_ = scales_loss(plan_, options_.script);
   std::optional<BufferId> norm;
   std::set<const Op*> asked;
   auto ask = [&](const Tasks& tasks) {
@@ -85,8 +122,6 @@ Status Executor::prepare() {
       const auto* c = std::get_if<Compute>(&t.body().body);
       if (!c || !asked.insert(&t.body()).second) continue;
       if (c->kernel == Kernel::square_sum) norm = t.block->refs[t.body().writes.begin].buffer;
-      clips = clips || (is_update(*c) && c->scalar > 0);
-      scaled_ = scaled_ || (c->dtype == DType::f16 && !options_.script.floats);
       const Launch launch{c, t.body().name, pick(tasks.operands, t.reads), pick(tasks.operands, t.writes),
                           context_of(t)};
       if (const auto why = machine_.device->unsupported(launch))
@@ -96,10 +131,6 @@ Status Executor::prepare() {
   };
   ask(script_.setup);
   for (const Tasks& t : script_.steps) ask(t);
-  // A loss scale is kept by what the host sees in the norm, so fp16 needs one.
-  if (scaled_ && !clips)
-    faults.push_back({"training.gradient_clipping",
-                      "fp16 needs it: the gradient norm tells whether the loss scale fits", "1.0 is usual"});
   const bool head =
       std::any_of(program_.chunks.begin(), program_.chunks.end(), [&](PartId p) { return plan_.parts[p.v].head; });
   for (const Persistent& p : script_.persistent) {

@@ -25,6 +25,12 @@ struct ExecuteOptions {
   const TokenSource* tokens = nullptr;  // must outlive the executor
 };
 
+/// What no machine can help, known from the plan alone: fp16 without the gradient norm that its loss scale is kept by.
+Status executable(const plan::Plan&, const ScriptOptions&);
+
+/// What all ranks reserve together, for those who put them on one machine.
+Result<Bytes> reserved_by_all(const plan::Plan&, const ScriptOptions&);
+
 /// How far training has come: with the persistent storage, all that a run needs to go on.
 struct TrainingState {
   int64_t step = 0;     // steps done, the next one's number: decides its tokens

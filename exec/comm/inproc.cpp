@@ -56,6 +56,15 @@ class Verdict {
   std::vector<std::pair<std::mutex*, std::condition_variable*>> waiters_;
 };
 
+/// "1, 3, 4 and 12 more".
+std::string few(const std::vector<RankId>& ranks) {
+  constexpr size_t kTold = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(ranks.size(), kTold); ++i) text += fmt::format("{}{}", i ? ", " : "", ranks[i].v);
+  if (ranks.size() > kTold) text += fmt::format(" and {} more", ranks.size() - kTold);
+  return text;
+}
+
 /// Where the members of a group meet, twice in each collective: all have posted, all are done.
 class Meeting {
  public:
@@ -101,12 +110,12 @@ class Meeting {
     const bool in_time = wake_.wait_for(lock, timeout_, [&] { return generation_ != mine || verdict_.stopped(); });
     if (generation_ != mine) return ok_status();
     if (in_time) return *verdict_.reason();
-    std::string missing;
+    std::vector<RankId> missing;
     for (size_t i = 0; i < members_.size(); ++i)
-      if (!present_[i]) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", members_[i].v);
+      if (!present_[i]) missing.push_back(members_[i]);
     return Diagnostic{
         fmt::format("rank {}, op '{}'", members_[member].v, op),
-        fmt::format("waited {:.1f} s for rank {}", std::chrono::duration<double>(timeout_).count(), missing),
+        fmt::format("waited {:.1f} s for rank {}", std::chrono::duration<double>(timeout_).count(), few(missing)),
         "a rank that is slow, stopped or stuck; --timeout allows more"};
   }
 

@@ -19,18 +19,7 @@ namespace wt::exec {
 
 namespace {
 
-constexpr int64_t kAlign = 4096;  // a page: first touched, and so placed, by the thread that uses it
-
-/// What the system says it could still give, 0 if it does not say.
-int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string key; file >> key;) {
-    int64_t kib = 0;
-    if (key == "MemAvailable:" && file >> kib) return kib * 1024;
-    file.ignore(256, '\n');
-  }
-  return 0;
-}
+constexpr int64_t kAlign = 4096;  // a page
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -41,6 +30,16 @@ std::string processor_name() {
 }
 
 }  // namespace
+
+Bytes available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key; file >> key;) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && file >> kib) return {kib * 1024};
+    file.ignore(256, '\n');
+  }
+  return {};
+}
 
 /// One stream: the host appends, the stream's thread takes everything there is and runs it.
 struct CpuDevice::Queue {
@@ -172,17 +171,24 @@ std::optional<std::string> CpuDevice::unsupported(const Launch& l) const {
 
 Result<std::byte*> CpuDevice::allocate(plan::Space space, Bytes bytes) {
   const auto size = static_cast<size_t>((std::max<int64_t>(bytes.n, 1) + kAlign - 1) / kAlign * kAlign);
-  const int64_t available = available_memory();
-  auto* data = available > 0 && bytes.n > available
+  // Memory counts as taken when it is touched: at once, one rank after the other, so that each sees what is left. Pages
+  // lie near the core that touches them first.
+  static std::mutex taking;
+  const std::lock_guard lock(taking);
+  const Bytes available = available_memory();
+  auto* data = available.n > 0 && bytes > available
                    ? nullptr
                    : static_cast<std::byte*>(std::aligned_alloc(static_cast<size_t>(kAlign), size));
   if (!data)
     return Diagnostic{fmt::format("rank {}", options_.rank.v),
                       fmt::format("cannot reserve {} of {} memory: {} are free", to_text(bytes), plan::to_text(space),
-                                  to_text(Bytes{available})),
+                                  to_text(available)),
                       "smaller micro-batches, fewer ranks on this machine, or recomputation need less"};
   memory_.emplace_back(data);
-  if (options_.poison) std::memset(data, 0xff, size);  // NaN in every floating-point type
+  std::thread([&] {
+    if (!options_.cores.empty()) pin_this_thread(options_.cores[0]);
+    std::memset(data, options_.poison ? 0xff : 0, size);  // 0xff...: NaN in every floating-point type
+  }).join();
   return data;
 }
 

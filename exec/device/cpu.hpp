@@ -26,6 +26,9 @@ struct CpuOptions {
   CpuKernel kernel;        // in place of run_cpu_kernel (measuring what the interpreter costs, planted bugs)
 };
 
+/// What the system could still give to processes; 0 if it does not say.
+Bytes available_memory();
+
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(CpuOptions);
