@@ -68,6 +68,11 @@ ${rows}      nullptr};
   set_property(GLOBAL APPEND PROPERTY WT_REGISTRY_${parent} "${out}")
 endfunction()
 
+# For code that is compiled often and run little (tests, the command line): a third less time in the compiler.
+function(wt_little_optimised target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+endfunction()
+
 # wt_test(core/plan [DEPS ...] [LABELS threads]): one test program per folder of tests/, from all *_test.cpp in it.
 # The label `threads` means: also run under ThreadSanitizer.
 add_custom_target(threads_tests)
@@ -79,6 +84,7 @@ function(wt_test folder)
   endif()
   string(REPLACE "/" "_" name "test_${folder}")
   add_executable(${name} ${sources})
+  wt_little_optimised(${name})
   target_link_libraries(${name} PRIVATE wt_flags GTest::gtest_main GTest::gmock)
   foreach(dep IN LISTS arg_DEPS)
     if(NOT dep MATCHES "::")
@@ -95,7 +101,8 @@ function(wt_test folder)
   if(arg_LABELS)
     list(APPEND properties LABELS "${arg_LABELS}")
   endif()
-  gtest_discover_tests(${name} TEST_PREFIX "${folder}:" DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+  gtest_discover_tests(${name} TEST_PREFIX "${folder}:" NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
+                       PROPERTIES ${properties})
 endfunction()
 
 # wt_mpi_test(exec/mpi RANKS 1 2 4 DEPS ...): one test program from the folder, with a main of its own, run whole by mpirun
