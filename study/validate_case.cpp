@@ -1,7 +1,6 @@
 #include "study/validate_case.hpp"
 
 #include <fmt/format.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,62 +8,65 @@
 
 #include "core/base/file.hpp"
 #include "core/base/text.hpp"
+#include "core/spec/tree.hpp"
 
 namespace wt::study {
 namespace {
 
-constexpr int64_t kLimitBytes = int64_t{64} << 20;
+using tree::Node;
+
+constexpr tree::Limits kLimits{.nodes = 10'000'000, .bytes = int64_t{64} << 20};
 constexpr int64_t kLargestCount = int64_t{1} << 40;  // of anything in a row: layers, ranks, tokens
 
-int line_of(const YAML::Node& node) { return node.Mark().line + 1; }
-
-bool is_null(const YAML::Node& node) {
-  return !node.IsDefined() || node.IsNull() || (node.IsScalar() && (node.Scalar() == "null" || node.Scalar() == "~"));
+/// How sources say that they do not say.
+bool is_unknown_word(const Node& node) {
+  static const std::set<std::string> kWords = {"unknown", "n/a", "na", "none", "?", "not stated", "not given", "auto"};
+  return node.is_scalar() && kWords.contains(node.text);
 }
 
-/// How sources say that they do not say.
-bool is_unknown_word(const YAML::Node& node) {
-  static const std::set<std::string> kWords = {"unknown", "n/a", "na", "none", "?", "not stated", "not given", "auto"};
-  return node.IsScalar() && kWords.contains(node.Scalar());
+bool is_null(const Node* node) {
+  return !node || node->kind == Node::Kind::null || (node->is_scalar() && (node->text == "null" || node->text == "~"));
 }
 
 /// Lists of words ("recompute: [norm, act]") as one text.
-std::string text_of(const YAML::Node& node) {
+std::string text_of(const Node* node) {
   if (is_null(node)) return "";
-  if (node.IsScalar()) return node.Scalar();
-  if (node.IsMap()) return "{...}";
+  if (node->is_scalar()) return node->text;
+  if (node->is_map()) return "{...}";
   std::string out;
-  for (const auto& item : node)
-    out += (out.empty() ? "" : ", ") + (item.IsScalar() ? item.Scalar() : std::string("..."));
+  for (const Node& item : node->items) out += (out.empty() ? "" : ", ") + (item.is_scalar() ? item.text : "...");
   return out;
 }
 
 /// Reads one map of a row: every key that is asked for is ticked off, the rest is reported as unknown.
 class Section {
  public:
-  Section(Case& row, const YAML::Node& node, std::string path) : row_(row), node_(node), path_(std::move(path)) {
-    if (!is_null(node_) && !node_.IsMap()) fault(node_, "is not a map");
+  Section(Case& row, const Node* node, std::string path) : row_(row), node_(node), path_(std::move(path)) {
+    if (is_null(node_))
+      node_ = nullptr;
+    else if (!node_->is_map())
+      fault(*node_, "is not a map");
   }
 
   std::string text(const char* key) { return text_of(get(key)); }
 
   std::optional<int64_t> count(const char* key, int64_t least = 1) {
-    const YAML::Node value = get(key);
-    if (is_null(value) || is_unknown_word(value)) return std::nullopt;
-    const auto n = value.IsScalar() ? parse_int(value.Scalar()) : std::nullopt;
+    const Node* value = get(key);
+    if (is_null(value) || is_unknown_word(*value)) return std::nullopt;
+    const auto n = value->is_scalar() ? parse_int(value->text) : std::nullopt;
     if (!n || *n < least || *n > kLargestCount) {
-      fault(value, fmt::format("{}: '{}' is not a whole number of {} or more", key, text_of(value), least));
+      fault(*value, fmt::format("{}: '{}' is not a whole number of {} or more", key, text_of(value), least));
       return std::nullopt;
     }
     return n;
   }
 
   std::optional<double> number(const char* key) {
-    const YAML::Node value = get(key);
-    if (is_null(value) || is_unknown_word(value)) return std::nullopt;
-    const auto x = value.IsScalar() ? parse_double(value.Scalar()) : std::nullopt;
+    const Node* value = get(key);
+    if (is_null(value) || is_unknown_word(*value)) return std::nullopt;
+    const auto x = value->is_scalar() ? parse_double(value->text) : std::nullopt;
     if (!x || *x <= 0) {
-      fault(value, fmt::format("{}: '{}' is not a number above 0", key, text_of(value)));
+      fault(*value, fmt::format("{}: '{}' is not a number above 0", key, text_of(value)));
       return std::nullopt;
     }
     return x;
@@ -79,35 +81,34 @@ class Section {
   }
 
   bool present(const char* key) {
-    const YAML::Node value = get(key);
+    const Node* value = get(key);
     return !is_null(value) && text_of(value) != "false";
   }
 
-  YAML::Node get(const char* key) {
+  /// Null when the row does not have it.
+  const Node* get(const char* key) {
     known_.insert(key);
-    if (!node_.IsDefined() || !node_.IsMap()) return YAML::Node(YAML::NodeType::Undefined);
-    const YAML::Node& constant = node_;
-    return constant[key];
+    const tree::Entry* entry = node_ ? node_->find(key) : nullptr;
+    return entry ? &entry->value : nullptr;
   }
 
   void ignore(std::initializer_list<const char*> keys) { known_.insert(keys.begin(), keys.end()); }
 
   void report_unknown(std::map<std::string, int>& unknown) const {
-    if (!node_.IsDefined() || !node_.IsMap()) return;
-    for (const auto& entry : node_) {
-      const std::string key = text_of(entry.first);
-      if (!known_.contains(key)) unknown.try_emplace(path_.empty() ? key : path_ + "." + key, line_of(entry.first));
-    }
+    if (!node_) return;
+    for (const tree::Entry& entry : node_->entries)
+      if (!known_.contains(entry.key))
+        unknown.try_emplace(path_.empty() ? entry.key : path_ + "." + entry.key, entry.place.line);
   }
 
  private:
-  void fault(const YAML::Node& at, const std::string& what) {
+  void fault(const Node& at, const std::string& what) {
     if (row_.fault.empty())
-      row_.fault = fmt::format("line {}: {}{}", line_of(at), path_.empty() ? "" : path_ + ".", what);
+      row_.fault = fmt::format("line {}: {}{}", at.place.line, path_.empty() ? "" : path_ + ".", what);
   }
 
   Case& row_;
-  YAML::Node node_;
+  const Node* node_;
   std::string path_;
   std::set<std::string> known_;
 };
@@ -129,17 +130,17 @@ void read_measured(Section& section, Case& row) {
                                           "memory_gb_model_states"};
   for (const char* key : kKeys)
     if (const auto x = section.number(key)) row.measured[key] = *x;
-  const YAML::Node derived = section.get("derived");
+  const Node* derived = section.get("derived");
   if (is_null(derived)) return;
   Section inner(row, derived, "measured.derived");
   for (const char* key : {"step_time_s_if_full", "step_time_s_if_causal"})
     if (const auto x = inner.number(key)) row.measured[std::string("derived.") + key] = *x;
 }
 
-Case read_row(const YAML::Node& node, std::map<std::string, int>& unknown) {
+Case read_row(const Node& node, std::map<std::string, int>& unknown) {
   Case row;
-  row.line = line_of(node);
-  Section top(row, node, "");
+  row.line = node.place.line;
+  Section top(row, &node, "");
   row.id = top.text("id");
   row.group = top.text("group");
   row.tier = top.text("tier");
@@ -198,7 +199,8 @@ Case read_row(const YAML::Node& node, std::map<std::string, int>& unknown) {
   Section batch(row, top.get("batch"), "batch");
   row.micro = batch.count("micro");
   row.global = batch.count("global");
-  if (const auto steps = batch.number("grad_accum"); steps && *steps == std::floor(*steps))
+  if (const auto steps = batch.number("grad_accum");
+      steps && *steps == std::floor(*steps) && *steps <= static_cast<double>(kLargestCount))
     row.grad_accum = static_cast<int64_t>(*steps);
 
   row.precision = top.text("precision");
@@ -219,9 +221,8 @@ Case read_row(const YAML::Node& node, std::map<std::string, int>& unknown) {
   check.ignore({"status", "model_tflop_per_token", "achieved_model_tflops_full", "achieved_model_tflops_causal",
                 "mfu_full", "ratio", "explanation", "issues", "circular"});
 
-  const YAML::Node fields = top.get("unknown_fields");
-  if (!is_null(fields) && fields.IsSequence())
-    for (const auto& field : fields) row.unknown_fields.push_back(text_of(field));
+  if (const Node* fields = top.get("unknown_fields"))
+    for (const Node& field : fields->items) row.unknown_fields.push_back(text_of(&field));
 
   if (row.cluster.empty()) row.cluster = row.id;
   for (const Section* s : {&top, &source, &model, &hardware, &parallel, &batch, &measured, &check})
@@ -238,38 +239,36 @@ bool Case::unknown(std::string_view field) const {
 Result<CaseFile> parse_cases(const std::string& text, const std::string& label) {
   CaseFile file;
   file.path = label;
+  const auto source = std::make_shared<const tree::Source>(tree::Source{label, "", false});
+  const auto root = tree::parse_yaml(text, source, kLimits);
+  if (!root) return root.errors();
+  if (root.value().kind != Node::Kind::list)
+    return Diagnostic{label + ":1", "is not a list of runs",
+                      "each run is '- id: ...' with the fields of published_runs.yaml"};
   Diagnostics errors;
-  try {
-    const YAML::Node root = YAML::Load(text);
-    if (!root.IsSequence())
-      return Diagnostic{label + ":1", "is not a list of runs",
-                        "each run is '- id: ...' with the fields of published_runs.yaml"};
-    std::map<std::string, int> ids, unknown;
-    for (const YAML::Node& node : root) {
-      const int line = line_of(node);
-      if (!node.IsMap() || is_null(node["id"]) || !node["id"].IsScalar()) {
-        errors.push_back({fmt::format("{}:{}", label, line), node.IsMap() ? "a run without an id" : "is not a run",
-                          "each run is a map with an id of its own"});
-        continue;
-      }
-      Case row = read_row(node, unknown);
-      const auto [first, is_new] = ids.try_emplace(row.id, line);
-      if (!is_new)
-        errors.push_back({fmt::format("{}:{}", label, line),
-                          fmt::format("id '{}' is taken by the run of line {}", row.id, first->second), ""});
-      file.cases.push_back(std::move(row));
+  std::map<std::string, int> ids, unknown;
+  for (const Node& node : root.value().items) {
+    const tree::Entry* id = node.find("id");
+    if (!id || is_null(&id->value) || !id->value.is_scalar()) {
+      errors.push_back({tree::to_text(node.place, ""), node.is_map() ? "a run without an id" : "is not a run",
+                        "each run is a map with an id of its own"});
+      continue;
     }
-    for (const auto& [key, line] : unknown)
-      file.warnings.push_back(fmt::format("{}:{}: key '{}' is not known and has no effect", label, line, key));
-  } catch (const YAML::Exception& e) {
-    return Diagnostic{fmt::format("{}:{}:{}", label, e.mark.line + 1, e.mark.column + 1), e.msg, ""};
+    Case row = read_row(node, unknown);
+    const auto [first, is_new] = ids.try_emplace(row.id, row.line);
+    if (!is_new)
+      errors.push_back({tree::to_text(node.place, ""),
+                        fmt::format("id '{}' is taken by the run of line {}", row.id, first->second), ""});
+    file.cases.push_back(std::move(row));
   }
+  for (const auto& [key, line] : unknown)
+    file.warnings.push_back(fmt::format("{}:{}: key '{}' is not known and has no effect", label, line, key));
   if (!errors.empty()) return errors;
   return file;
 }
 
 Result<CaseFile> read_cases(const std::string& path) {
-  auto text = read_file(path, kLimitBytes);
+  auto text = read_file(path, kLimits.bytes);
   if (!text) return text.errors();
   return parse_cases(text.value(), path);
 }

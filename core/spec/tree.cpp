@@ -75,7 +75,8 @@ struct Stop {};
 
 class Builder : public YAML::EventHandler {
  public:
-  Builder(std::string_view text, std::shared_ptr<const Source> source) : text_(text), source_(std::move(source)) {
+  Builder(std::string_view text, std::shared_ptr<const Source> source, int64_t most_nodes)
+      : text_(text), source_(std::move(source)), most_nodes_(most_nodes) {
     line_starts_.push_back(0);
     for (size_t i = 0; i < text.size(); ++i)
       if (text[i] == '\n') line_starts_.push_back(i + 1);
@@ -151,7 +152,8 @@ class Builder : public YAML::EventHandler {
   }
   void budget(int64_t nodes, const Place& place) {
     nodes_ += nodes;
-    if (nodes_ > kMaxNodes) stop(place, fmt::format("more than {} values once anchors are expanded", kMaxNodes), "");
+    if (nodes_ > most_nodes_)
+      stop(place, fmt::format("more than {} values once anchors are expanded", most_nodes_), "");
   }
   void check_tag(const YAML::Mark& mark, const std::string& tag) {
     if (!tag.empty() && tag != "?" && tag != "!")
@@ -231,19 +233,19 @@ class Builder : public YAML::EventHandler {
   std::shared_ptr<const Source> source_;
   std::vector<Frame> stack_;
   std::map<YAML::anchor_t, Anchored> anchors_;
-  int64_t nodes_ = 0;
+  int64_t most_nodes_ = 0, nodes_ = 0;
 };
 
 }  // namespace
 
-Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> source) {
+Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> source, const Limits& limits) {
   const Place whole{source, 0, 0};
-  if (static_cast<int64_t>(text.size()) > kMaxBytes)
-    return Diagnostic{to_text(whole, ""), fmt::format("is larger than the limit of {} bytes", kMaxBytes), ""};
+  if (static_cast<int64_t>(text.size()) > limits.bytes)
+    return Diagnostic{to_text(whole, ""), fmt::format("is larger than the limit of {} bytes", limits.bytes), ""};
   if (int line = line_of_bad_byte(text))
     return Diagnostic{to_text(Place{source, line, 1}, ""), "not UTF-8 text", "save the file as UTF-8"};
 
-  Builder builder(text, source), rest(text, source);
+  Builder builder(text, source, limits.nodes), rest(text, source, limits.nodes);
   bool read = false, more = false;
   try {
     std::istringstream in{std::string(text)};

@@ -1,6 +1,6 @@
 // A YAML or JSON text as a tree in which every key and value knows where it was written.
 // Not a general document: one document, no tags, no merge keys, scalar keys only, bounded depth and size.
-// Invariant: no map holds a key twice; the depth is at most kMaxDepth and the node count at most kMaxNodes, anchors
+// Invariant: no map holds a key twice; the depth is at most kMaxDepth and the node count at most Limits::nodes, anchors
 // expanded, so that recursion over a tree needs no further guard.
 #pragma once
 
@@ -17,6 +17,11 @@ namespace wt::tree {
 inline constexpr int kMaxDepth = 32;
 inline constexpr int64_t kMaxNodes = 100000;
 inline constexpr int64_t kMaxBytes = int64_t{4} << 20;  // of a spec file; real ones are a few kilobytes
+
+/// For readers of files that may be larger.
+struct Limits {
+  int64_t nodes = kMaxNodes, bytes = kMaxBytes;
+};
 
 /// Where a text came from: a file, or one `--set` of the command line.
 struct Source {
@@ -60,7 +65,7 @@ struct Entry {
 int64_t count(const Node& node);
 
 /// Finds all faults it can: bytes that are not UTF-8, syntax, duplicate keys, depth, size, tags, several documents.
-Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> source);
+Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> source, const Limits& = {});
 
 /// A JSON key that its object holds twice: legal JSON, and Python's reader keeps the last value without a word.
 struct Duplicate {

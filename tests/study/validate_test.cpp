@@ -130,6 +130,7 @@ TEST(Cases, AValueThatCannotBeReadSkipsTheRowWithItsLine) {
   EXPECT_EQ(map_case(row, data()).skip, row.fault);
   EXPECT_THAT(row_of({{"tp: 2", "tp: -2"}}).fault, HasSubstr("parallel.tp: '-2'"));
   EXPECT_THAT(row_of({{"hidden: 1024", "hidden: 99999999999999999999"}}).fault, HasSubstr("model.hidden"));
+  EXPECT_FALSE(row_of({{"grad_accum: 16", "grad_accum: 1e300"}}).grad_accum);
 }
 
 TEST(Cases, UnknownKeysAreWarned) {
@@ -142,10 +143,15 @@ TEST(Cases, UnknownKeysAreWarned) {
 TEST(Cases, MalformedFilesNameTheLine) {
   const std::pair<const char*, const char*> table[] = {
       {"{a: 1}", "f.yaml:1: is not a list of runs"},
-      {"", "f.yaml:1: is not a list of runs"},
-      {"- {id: a}\n- 3", "f.yaml:2: is not a run"},
-      {"- {id: a}\n- {di: b}", "f.yaml:2: a run without an id"},
-      {"- {id: a}\n- {id: a}", "f.yaml:2: id 'a' is taken by the run of line 1"},
+      {"", "f.yaml: is empty"},
+      {"- {id: a}\n- 3", "f.yaml:2:3: is not a run"},
+      {"- {id: a}\n- {di: b}", "f.yaml:2:3: a run without an id"},
+      {"- {id: a}\n- {id: a}", "f.yaml:2:3: id 'a' is taken by the run of line 1"},
+      {"- id: a\n  tier: A\n  tier: B", "f.yaml:3:3: tier: key 'tier' is written twice (first at line 2; keep one)"},
+      {"- id: a\n- id: \xff", "f.yaml:2:1: not UTF-8 text"},
+      {"- id: 'cut", "the quote that opens here never ends"},
+      {"&a [*a]", "alias to a value that contains it"},
+      {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "nested more than 32 levels deep"},
       {"- {id: a\n- {id: b}", "f.yaml:2:"},
       {"- id: a\n\tb: c", "f.yaml:2:"},
   };
