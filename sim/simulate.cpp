@@ -1,4 +1,5 @@
 #include "sim/simulate.hpp"
+#include "sim/price_seconds.hpp"
 
 #include <algorithm>
 
@@ -21,7 +22,7 @@ class ModelPricing final : public Pricing {
   Time copy(const plan::Copy& op) const override {
     const NodeSpec& node = cluster_.node;
     auto over = [&](BytesPerSecond rate) {
-      return rate.n > 0 ? Time::from_seconds(static_cast<double>(op.bytes) / rate.n) : Time();
+      return rate.n > 0 ? price_seconds(static_cast<double>(op.bytes) / rate.n) : Time();
     };
     const BytesPerSecond shared_read{node.nvme_read.n / static_cast<double>(std::max<int64_t>(1, node.devices))};
     const BytesPerSecond shared_write{node.nvme_write.n / static_cast<double>(std::max<int64_t>(1, node.devices))};

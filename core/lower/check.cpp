@@ -179,6 +179,20 @@ void check_data(const JobSpec& j, Faults& f) {
   }
 }
 
+/// Byte counts of a plan are 64-bit integers: refuses what they could not hold, long before a device could.
+void check_size(const JobSpec& j, Faults& f) {
+  const auto& m = j.model;
+  const auto& t = j.training;
+  const auto number = [](int64_t n) { return static_cast<double>(n); };
+  double width = number(std::max({m.hidden, 2 * m.ffn_hidden, m.heads * m.head_dim}));
+  if (j.strategy.attention == AttentionKernel::unfused) width = std::max(width, number(m.heads) * number(t.seq_len));
+  const double elements = number(t.global_batch) * number(t.seq_len) * (number(m.layers) * width + number(m.vocab));
+  constexpr double kBytesOfAll = 16;  // of every tensor of a layer as wide as the widest, kept to the end of the step
+  if (elements * kBytesOfAll > 0x1p62)
+    f.add("training", "{} sequences of {} tokens through {} layers of width {:.0f} are more bytes than can be counted",
+          t.global_batch, t.seq_len, m.layers, width);
+}
+
 }  // namespace
 
 Diagnostics check_job(const JobSpec& job) {
@@ -205,6 +219,7 @@ Diagnostics check_job(const JobSpec& job) {
   check_batch(job, f);
   check_pipeline(job, f);
   check_data(job, f);
+  check_size(job, f);
   return f.take();
 }
 

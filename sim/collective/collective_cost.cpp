@@ -10,6 +10,7 @@
 #include "sim/collective/algorithm.hpp"
 #include "sim/collective/nccl_constants.hpp"
 #include "sim/collective/topology.hpp"
+#include "sim/price_seconds.hpp"
 
 namespace wt::sim {
 namespace {
@@ -205,7 +206,7 @@ CollectiveEstimate CollectiveCost::estimate(CollectiveKind kind, Reduction reduc
   const double slope = (high.us - low.us) / (size_at(i + 1) - size_at(i));
   const double us = low.us + slope * (size - size_at(i));
   const double latency = std::min(low.latency_us, us);
-  return {.time = Time::from_seconds(us * 1e-6),
+  return {.time = price_seconds(us * 1e-6),
           .algorithm = low.algorithm,
           .protocol = low.protocol,
           .channels = low.channels,
@@ -249,7 +250,7 @@ CollectiveEstimate CollectiveCost::estimate_message(int64_t bytes, RankId from, 
     if (leaf > 0 && a / leaf != b / leaf) rate /= std::max(1.0, fabric.oversubscription);
   }
   const double us = latency + static_cast<double>(bytes) / (rate * 1e3);
-  e.time = Time::from_seconds(us * 1e-6);
+  e.time = price_seconds(us * 1e-6);
   e.latency_seconds = latency * 1e-6;
   e.bandwidth = rate * 1e9;
   return e;

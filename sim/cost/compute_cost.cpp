@@ -10,6 +10,7 @@
 #include "sim/cost/gemm_model.hpp"
 #include "sim/cost/hosts.hpp"
 #include "sim/cost/kernel_set.hpp"
+#include "sim/price_seconds.hpp"
 
 namespace wt::sim {
 namespace {
@@ -106,7 +107,7 @@ struct ComputeCost::Impl {
   }
 
   CostEstimate result(double seconds, Bound bound, double rate, double peak, std::string_view source) const {
-    return {Time::from_seconds(seconds), bound, peak > 0 ? rate / peak : 0, source};
+    return {price_seconds(seconds), bound, peak > 0 ? rate / peak : 0, source};
   }
 
   CostEstimate roofline(const Compute& op) const {

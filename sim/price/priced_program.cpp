@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "core/base/check.hpp"
+#include "sim/price_seconds.hpp"
 
 namespace wt::sim {
 namespace {
@@ -41,11 +42,15 @@ class Flattener {
     give_slots(flat);
     mark_exposed(flat);
     flat.instances = static_cast<uint32_t>(stream_.size());
+    double seconds = 0;
+    for (const FlatOp& op : flat.ops) seconds += 1e-12 * static_cast<double>(op.duration + op.issue());
+    seconds_of.push_back(seconds);
     WT_CHECK(flat.instances < 1u << 24, "block '{}' has {} op instances", block.name, flat.instances);
     return flat;
   }
 
   Diagnostics errors;
+  std::vector<double> seconds_of;  // [flattened block] its ops and their issue, one after the other
 
  private:
   void price_ops(const plan::Block& block, uint32_t unit) {
@@ -83,9 +88,10 @@ class Flattener {
       if (pricing_.launch_blocks() && !std::holds_alternative<plan::Join>(op.body)) duration_ += issue;
       constexpr int64_t limit = int64_t{1} << 46;
       if (duration_ < 0 || duration_ >= limit || issue < 0 || issue >= limit)
-        errors.push_back({fmt::format("block '{}', op '{}'", block.name, op.name),
-                          fmt::format("takes {} ps after {} ps of issue", duration_, issue),
-                          "one op may take 0 to 70 s, its issue as long"});
+        errors.push_back(
+            {fmt::format("block '{}', op '{}'", block.name, op.name),
+             fmt::format("would take {} after {} of issue", to_text(Time::ps(duration_)), to_text(Time::ps(issue))),
+             "one op may take 70 s: are the sizes and the rates of the cluster what was meant?"});
       f.duration = duration_;
       f.set_issue(issue);
     }
@@ -365,6 +371,7 @@ Result<PricedPlan> price_plan(const plan::Plan& plan, const Pricing& pricing, co
     if (!fresh) continue;
     UnitClass cls;
     cls.program = program;
+    double seconds = 0;
     std::vector<uint32_t> flat_of(plan.blocks.size(), kNever);
     for (const plan::Invocation& invocation : plan.programs[program.v].steps.at(0).order) {
       uint32_t& flat = flat_of[invocation.block.v];
@@ -378,7 +385,12 @@ Result<PricedPlan> price_plan(const plan::Plan& plan, const Pricing& pricing, co
       }
       cls.order.push_back({flat, {invocation.binding[0].chunk, invocation.binding[1].chunk}});
       cls.instances += out.blocks[flat].instances;
+      seconds += flattener.seconds_of[flat];
     }
+    if (seconds > kLongestSeconds)
+      flattener.errors.push_back(
+          {fmt::format("rank {}", fold.rank_of[u]), fmt::format("the ops of its step would take {:.3g} s", seconds),
+           fmt::format("at most {:g} s: are the sizes and the rates of the cluster what was meant?", kLongestSeconds)});
     out.classes.push_back(std::move(cls));
   }
   if (!flattener.errors.empty()) return flattener.errors;
