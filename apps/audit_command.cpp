@@ -1,13 +1,15 @@
 // windtunnel audit: the arithmetic of a run checked backwards. FLOPs = GPUs x time x dense peak x MFU: whatever one of
-// the four is not given follows from the others; a job brings its predicted MFU. Claims that only the sparse peak
-// explains are named.
+// the four is not given follows from the others; a job brings its predicted MFU, a model with a throughput its rate
+// under every usual FLOP formula. Claims that only the sparse peak or another formula explains are named.
 #include <fmt/format.h>
 
 #include <cmath>
+#include <vector>
 
 #include "apps/command.hpp"
 #include "core/base/text.hpp"
 #include "core/lower/lower.hpp"
+#include "core/report/print.hpp"
 #include "core/report/report.hpp"
 #include "core/spec/read.hpp"
 #include "study/run_job.hpp"
@@ -23,12 +25,19 @@ constexpr double kSheetMfu = 0.552;
 struct Options {
   JobOptions job;
   std::string gpu = "h100", model, precision = "bf16";
-  double flops = 0, tokens = 0, days = 0, gpu_hours = 0, mfu = 0, tflops = 0;
+  double flops = 0, tokens = 0, days = 0, gpu_hours = 0, mfu = 0, tflops = 0, tokens_per_s = 0;
   int64_t gpus = 0, seq_len = 0;
+};
+
+/// FLOPs of one token by one of the formulas that people report with.
+struct PerToken {
+  report::FlopFormula formula;
+  double flops = 0;
 };
 
 /// What is known of the run, gathered from the words and, where one is given, the job.
 struct Known {
+  std::vector<PerToken> per_token;  // of --model: the one that is used first, all that can be computed after it
   std::string device, device_source, precision, basis, mfu_basis;
   bool sparsity = false;  // the vendor's sheets quote twice the dense peak
   double peak = 0, flops = 0, days = 0, mfu = 0, gpu_seconds = 0;
@@ -50,40 +59,69 @@ void take_device(Known& k, const DeviceSpec& d, DType dtype, Diagnostics& faults
     k.peak = p->second.n;
 }
 
+/// All formulas where the length of a sequence is known; else the one that leaves attention out.
+std::vector<PerToken> flops_per_token(const ModelSpec& model, int64_t seq_len) {
+  std::vector<PerToken> out;
+  TrainingSpec one;
+  one.global_batch = 1;
+  one.seq_len = seq_len > 0 ? seq_len : 1;
+  for (const report::FlopFormula f : report::kFlopFormulas)
+    if (seq_len > 0 || f == report::FlopFormula::six_n)
+      out.push_back({f, report::step_flops(model, one, f, 1) / static_cast<double>(one.seq_len)});
+  return out;
+}
+
+void take_model(Known& k, const Options& o, Diagnostics& faults) {
+  if (o.model.empty()) {
+    if (o.tokens_per_s > 0 && o.job.path.empty())
+      faults.push_back({"--tokens-per-s-per-gpu", "says nothing without a model", "give --model, and --seq-len"});
+    return;
+  }
+  auto model = read_model(o.model);
+  if (!model)
+    faults.insert(faults.end(), model.errors().begin(), model.errors().end());
+  else
+    k.per_token = flops_per_token(model.value(), o.seq_len);
+  if (o.tokens <= 0 && o.tokens_per_s <= 0)
+    faults.push_back({"--tokens", "is needed with --model, or --tokens-per-s-per-gpu", "such as --tokens 15e12"});
+}
+
 void take_flops(Known& k, const Options& o, Diagnostics& faults) {
   if (o.flops > 0) {
     k.flops = o.flops;
     k.basis = fmt::format("{:.3g} FLOP as given", o.flops);
-    if (!o.model.empty()) faults.push_back({"--flops", "says what --model with --tokens says", "give one of them"});
+    if (o.tokens > 0) faults.push_back({"--flops", "says what --tokens says", "give one of them"});
     return;
   }
-  if (o.model.empty()) return;
-  auto model = read_model(o.model);
-  if (!model) {
-    faults.insert(faults.end(), model.errors().begin(), model.errors().end());
-    return;
+  if (k.per_token.empty() || o.tokens <= 0) return;
+  const PerToken& used = k.per_token.front();
+  k.flops = used.flops * o.tokens;
+  k.basis = fmt::format("{}: {:.4g} FLOP a token{}, {:.3g} tokens: {:.3g} FLOP{}", report::id_of(used.formula),
+                        used.flops, o.seq_len > 0 ? fmt::format(" at {} tokens a sequence", o.seq_len) : "", o.tokens,
+                        k.flops, o.seq_len > 0 ? "" : "; attention is not in it (--seq-len counts it)");
+}
+
+/// One throughput under every formula: the figures that the same run may be quoted with.
+std::string formula_table(const Known& k, double tokens_per_s) {
+  report::Table table({"formula", "FLOP a token", "TFLOP/s a GPU", "MFU", "counts"});
+  for (const PerToken& f : k.per_token) {
+    const double rate = f.flops * tokens_per_s;
+    table.add({std::string(report::id_of(f.formula)), fmt::format("{:.3g}", f.flops),
+               fmt::format("{:.1f}", rate * 1e-12), percent(rate / k.peak), std::string(report::text_of(f.formula))});
   }
-  if (o.tokens <= 0) {
-    faults.push_back({"--tokens", "is needed with --model", "such as 15e12"});
-    return;
-  }
-  const double n = static_cast<double>(active_parameters(model.value()));
-  if (o.seq_len > 0) {
-    TrainingSpec one;
-    one.global_batch = 1;
-    one.seq_len = o.seq_len;
-    const double per_token =
-        report::step_flops(model.value(), one, report::FlopFormula::model_causal, 1) / static_cast<double>(o.seq_len);
-    k.flops = per_token * o.tokens;
-    k.basis = fmt::format("model_causal: {:.4g} FLOP a token at {} tokens a sequence, {:.3g} tokens: {:.3g} FLOP",
-                          per_token, o.seq_len, o.tokens, k.flops);
-  } else {
-    k.flops = 6 * n * o.tokens;
-    k.basis = fmt::format(
-        "6 N D, N = {:.2f} B active parameters, D = {:.3g} tokens: {:.3g} FLOP; attention is not in "
-        "it (--seq-len counts it)",
-        n * 1e-9, o.tokens, k.flops);
-  }
+  return table.text();
+}
+
+/// Which formula a quoted rate was made with.
+std::string judge_rate(const Known& k, const Options& o) {
+  const PerToken* nearest = &k.per_token.front();
+  const auto distance = [&](const PerToken& f) { return std::fabs(f.flops * o.tokens_per_s / (o.tflops * 1e12) - 1); };
+  for (const PerToken& f : k.per_token)
+    if (distance(f) < distance(*nearest)) nearest = &f;
+  if (distance(*nearest) <= 0.03)
+    return fmt::format("the quoted {:g} TFLOP/s is the formula {}", o.tflops, report::id_of(nearest->formula));
+  return fmt::format("the quoted {:g} TFLOP/s is none of these; the nearest, {}, gives {:.1f}", o.tflops,
+                     report::id_of(nearest->formula), nearest->flops * o.tokens_per_s * 1e-12);
 }
 
 /// Exit code; kOk: go on.
@@ -93,7 +131,7 @@ int take_job(Known& k, const Options& o) {
   auto plan = lower::lower(job.value());
   if (!plan) return fail(plan.errors(), kDoesNotFit);
   auto result = study::run_job(job.value(), std::move(plan.value()), {.breakdown = false});
-  if (!result) return fail(result.errors(), kOurFault);
+  if (!result) return fail(result.errors(), kBadInput);  // prices out of range
   const study::JobResult& r = result.value();
   Diagnostics faults;
   take_device(k, r.job.cluster.device, r.job.training.compute_dtype, faults);
@@ -122,6 +160,8 @@ int audit(const Options& o) {
     if (o.mfu > 0 || o.tflops > 0)
       return fail({{"audit", "a job brings its predicted MFU", "leave out --mfu and --tflops"}}, kBadInput);
     if (!o.model.empty()) return fail({{"audit", "a job brings its model", "leave out --model"}}, kBadInput);
+    if (o.tokens_per_s > 0)
+      return fail({{"audit", "a job brings its predicted rate", "leave out --tokens-per-s-per-gpu"}}, kBadInput);
     if (const int code = take_job(k, o); code != kOk) return code;
   } else {
     auto device = find_device(o.gpu);
@@ -132,6 +172,7 @@ int audit(const Options& o) {
     k.mfu = o.mfu > 1 ? o.mfu / 100 : o.mfu;
     k.mfu_basis = "as given";
   }
+  take_model(k, o, faults);
   take_flops(k, o, faults);
   k.days = o.days;
   k.gpus = static_cast<double>(o.gpus);
@@ -145,12 +186,15 @@ int audit(const Options& o) {
       k.gpus = k.gpu_seconds / (k.days * kDay);
   }
   if (k.gpus > 0 && k.days > 0) k.gpu_seconds = k.gpus * k.days * kDay;
-  const double measured = o.tflops > 0 && k.peak > 0 ? o.tflops * 1e12 / k.peak : 0;
+  const bool throughput = o.tokens_per_s > 0 && !k.per_token.empty();
+  const double rate = throughput ? k.per_token.front().flops * o.tokens_per_s : o.tflops * 1e12;  // FLOP/s of a GPU
+  const double measured = k.peak > 0 ? rate / k.peak : 0;
   double claimed = 0;  // an MFU that something else given decides already
   if (measured > 0) {
     claimed = k.mfu;
     k.mfu = measured;
-    k.mfu_basis = fmt::format("{:g} of {:.1f} TFLOP/s", o.tflops, k.peak * 1e-12);
+    k.mfu_basis = fmt::format("{:.4g} of {:.1f} TFLOP/s{}", rate * 1e-12, k.peak * 1e-12,
+                              throughput ? fmt::format(", formula {}", report::id_of(k.per_token[0].formula)) : "");
   } else if (k.mfu > 0 && k.flops > 0 && k.gpu_seconds > 0) {
     claimed = k.mfu;
     k.mfu = 0;
@@ -161,7 +205,7 @@ int audit(const Options& o) {
     faults.push_back(
         {"audit",
          "too little is given: FLOPs (--flops, --model with --tokens, or a JOB with total_tokens), --gpus, "
-         "--days (or --gpu-hours) and --mfu (or --tflops, or a JOB)",
+         "--days (or --gpu-hours) and --mfu (or --tflops, --tokens-per-s-per-gpu with --model, or a JOB)",
          "three of the four; the fourth follows"});
   if (!faults.empty()) return fail(faults, kBadInput);
 
@@ -169,11 +213,21 @@ int audit(const Options& o) {
       fmt::format("{}: {:.1f} TFLOP/s {}, dense ({})\n", k.device, k.peak * 1e-12, k.precision, k.device_source);
   auto line = [&](const std::string& text) { out += text + "\n"; };
   if (k.flops > 0) line("work: " + k.basis);
+  if (throughput) {
+    line(fmt::format("{} tokens/s a GPU is, by formula:", count(o.tokens_per_s)));
+    out += formula_table(k, o.tokens_per_s);
+    if (k.per_token.size() == 1) line("  the formulas that count attention need --seq-len");
+    if (o.tflops > 0) line(judge_rate(k, o));
+  }
   bool buying = false;
   if (k.mfu == 0) {
     k.mfu = k.flops / (k.gpu_seconds * k.peak);
     line(fmt::format("MFU: {} ({:.1f} TFLOP/s a GPU) over {} GPU-hours", percent(k.mfu), k.mfu * k.peak * 1e-12,
                      count(k.gpu_seconds / 3600)));
+    if (k.per_token.size() > 1) {
+      line("the same run by the usual formulas:");
+      out += formula_table(k, o.tokens / k.gpu_seconds);
+    }
   } else if (only_rate) {
     line(fmt::format("MFU: {} ({})", percent(k.mfu), k.mfu_basis));
   } else if (k.gpu_seconds == 0 && k.gpus == 0) {
@@ -244,25 +298,43 @@ const Register registration(50, [](CLI::App& parent, int& exit) {
   CLI::App* app = parent.add_subcommand(
       "audit", "check GPUs, days, FLOPs and MFU of a run against each other (three give the fourth)");
   o->job.add_to(*app, false);
-  app->add_option("--gpu", o->gpu, "device: a built-in name (h100, a100-sxm-80 ...) or a file")->type_name("NAME|FILE");
-  app->add_option("--flops", o->flops, "FLOPs of the whole run, such as 3e24")->check(CLI::PositiveNumber);
-  app->add_option("--model", o->model, "built-in model or file: FLOPs = 6 x active parameters x --tokens")
+  app->add_option("--gpu", o->gpu, "device: a built-in name (h100, a100-sxm-80 ...) or a file; h100 if not given")
       ->type_name("NAME|FILE");
-  app->add_option("--tokens", o->tokens, "tokens of the whole run, such as 15e12")->check(CLI::PositiveNumber);
-  app->add_option("--seq-len", o->seq_len, "with --model: count attention too (model_causal)")
-      ->check(CLI::PositiveNumber);
-  app->add_option("--days", o->days, "wall-clock days")->check(CLI::PositiveNumber);
-  app->add_option("--gpus", o->gpus, "number of GPUs")->check(CLI::PositiveNumber);
-  app->add_option("--gpu-hours", o->gpu_hours, "in place of --gpus with --days")->check(CLI::PositiveNumber);
+  app->add_option("--flops", o->flops, "FLOPs of the whole run, such as 3e24")
+      ->check(number_between(1, 1e40))
+      ->type_name("X");
+  app->add_option("--model", o->model, "built-in model or file: FLOPs = 6 x active parameters x tokens")
+      ->type_name("NAME|FILE");
+  app->add_option("--tokens", o->tokens, "tokens of the whole run, such as 15e12")
+      ->check(number_between(1, 1e25))
+      ->type_name("X");
+  app->add_option("--seq-len", o->seq_len,
+                  "with --model: tokens of a sequence, so that attention counts too (model_causal)")
+      ->check(count_to(int64_t{1} << 31))
+      ->type_name("N");
+  app->add_option("--days", o->days, "wall-clock days")->check(number_between(1e-6, 1e6))->type_name("X");
+  app->add_option("--gpus", o->gpus, "number of GPUs")->check(count_to(1'000'000'000))->type_name("N");
+  app->add_option("--gpu-hours", o->gpu_hours, "in place of --gpus with --days")
+      ->check(number_between(1e-6, 1e15))
+      ->type_name("X");
   app->add_option("--mfu", o->mfu, "share of the dense peak, 0.40 or 40; a claim to check if all else is given")
-      ->check(CLI::Range(1e-6, 100.0));
-  app->add_option("--tflops", o->tflops, "achieved TFLOP/s a GPU")->check(CLI::PositiveNumber);
-  app->add_option("--precision", o->precision, "of the peak")->check(CLI::IsMember({"bf16", "fp16", "fp8", "fp32"}));
+      ->check(number_between(1e-6, 100))
+      ->type_name("X");
+  app->add_option("--tflops", o->tflops, "achieved TFLOP/s a GPU; a claim to check if the throughput is given")
+      ->check(number_between(1e-6, 1e6))
+      ->type_name("X");
+  app->add_option("--tokens-per-s-per-gpu", o->tokens_per_s, "with --model: the rate under every usual FLOP formula")
+      ->check(number_between(1e-6, 1e12))
+      ->type_name("X");
+  app->add_option("--precision", o->precision, "of the peak; bf16 if not given")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp8", "fp32"}));
   app->footer(
       "Examples:\n"
       "  windtunnel audit --flops 3e24 --days 90 --gpu h100 --mfu 0.40        how many GPUs?\n"
       "  windtunnel audit --model llama3-8b --tokens 15e12 --gpu-hours 1.3e6  what MFU was that?\n"
       "  windtunnel audit --gpu h100 --tflops 400 --mfu 0.202                 is the claim right?\n"
+      "  windtunnel audit --model llama-13b --seq-len 2048 --gpu a100 --tokens-per-s-per-gpu 1845 --tflops 153\n"
+      "                                                                       by which formula was it quoted?\n"
       "  windtunnel audit examples/llama3-70b-1024-h100.yaml --days 90        at the MFU predicted for this job");
   app->callback([o, &exit] { exit = audit(*o); });
 });

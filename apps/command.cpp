@@ -18,6 +18,8 @@ std::vector<Command>& registered() {
   static std::vector<Command> list;  // filled before main
   return list;
 }
+constexpr int64_t kMostNodes = int64_t{1} << 24;  // as cluster.nodes in a file
+
 std::string& command_line_text() {
   static std::string text;
   return text;
@@ -49,6 +51,27 @@ int write_out(std::string_view text) {
   return fail({{"standard output", fmt::format("cannot write: {}", std::strerror(errno)), ""}}, kMachineFault);
 }
 
+CLI::Validator number_between(double least, double most) {
+  return CLI::Validator(
+      [least, most](std::string& text) {
+        const auto x = parse_double(text);
+        return x && *x >= least && *x <= most
+                   ? std::string()
+                   : fmt::format("'{}' is not a number from {:g} to {:g}", text, least, most);
+      },
+      "");
+}
+
+CLI::Validator count_to(int64_t most) {
+  return CLI::Validator(
+      [most](std::string& text) {
+        const auto n = parse_int(text);
+        return n && *n >= 1 && *n <= most ? std::string()
+                                          : fmt::format("'{}' is not a whole number from 1 to {}", text, most);
+      },
+      "");
+}
+
 const std::string& command_line() { return command_line_text(); }
 
 void set_command_line(int argc, char** argv) {
@@ -62,7 +85,7 @@ void set_command_line(int argc, char** argv) {
 }
 
 void JobOptions::add_to(CLI::App& app, bool required) {
-  auto* job = app.add_option("JOB", path, "job file (YAML): model, cluster, strategy, training");
+  auto* job = app.add_option("JOB", path, "job file (YAML): model, cluster, strategy, training")->type_name("FILE");
   if (required) job->required();
   app.add_option("--set", set,
                  "replace a key: strategy.tensor=4, training.global_batch=512, cluster.nodes=16; may repeat")
@@ -71,7 +94,7 @@ void JobOptions::add_to(CLI::App& app, bool required) {
       ->type_name("KEY=VALUE");
   app.add_option("--cluster", cluster, "another cluster: a built-in name (see `windtunnel clusters`) or a file")
       ->type_name("NAME|FILE");
-  app.add_option("--nodes", nodes, "number of nodes")->check(CLI::PositiveNumber)->type_name("N");
+  app.add_option("--nodes", nodes, "number of nodes")->check(count_to(kMostNodes))->type_name("N");
 }
 
 Result<JobSpec> JobOptions::load() const {

@@ -35,6 +35,10 @@ int fail(const Diagnostics& errors, int code);
 /// To stdout, whole. A reader that has gone (`| head`) is no fault; a full disk is: kMachineFault.
 int write_out(std::string_view text);
 
+/// Checks of numbers on the command line, as strict as the readers of files: whole text, in range, no NaN.
+CLI::Validator number_between(double least, double most);
+CLI::Validator count_to(int64_t most);  // whole, from 1
+
 /// "windtunnel simulate job.yaml --json", for traces.
 const std::string& command_line();
 void set_command_line(int argc, char** argv);

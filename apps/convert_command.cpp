@@ -22,8 +22,9 @@ const Register registration(70, [](CLI::App& parent, int& exit) {
   CLI::App* app =
       parent.add_subcommand("convert", "a .wttrace to .pftrace (ui.perfetto.dev) or .json[.gz] (chrome://tracing)");
   auto words = std::make_shared<std::pair<std::string, std::string>>();
-  app->add_option("TRACE", words->first, "native trace")->required();
-  app->add_option("OUT", words->second, "file to write; its ending names the format")->required();
+  app->add_option("TRACE", words->first, "native trace")->required()->type_name("FILE");
+  app->add_option("OUT", words->second, "file to write; its ending names the format")->required()->type_name("FILE");
+  app->footer("Example:\n  windtunnel convert step.wttrace step.pftrace");
   app->callback([words, &exit] { exit = convert(words->first, words->second); });
 });
 

@@ -96,12 +96,14 @@ int clusters(bool json) {
 const Register models_registration(80, [](CLI::App& parent, int& exit) {
   auto json = std::make_shared<bool>(false);
   CLI::App* app = parent.add_subcommand("models", "list the built-in models");
+  app->footer("A job names one: `model: llama3-70b`, or `{from: llama3-70b, layers: 40}`. They lie in models/.");
   app->add_flag("--json", *json, "as JSON");
   app->callback([json, &exit] { exit = models(*json); });
 });
 const Register clusters_registration(81, [](CLI::App& parent, int& exit) {
   auto json = std::make_shared<bool>(false);
   CLI::App* app = parent.add_subcommand("clusters", "list the built-in clusters; peaks are dense, rates one direction");
+  app->footer("A job names one: `cluster: {from: dgx-h100, nodes: 16}`. They lie in cluster_specs/.");
   app->add_flag("--json", *json, "as JSON");
   app->callback([json, &exit] { exit = clusters(*json); });
 });

@@ -13,7 +13,12 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "windtunnel " WT_VERSION);
   app.require_subcommand(1);
   app.fallthrough(false);
-  app.failure_message(CLI::FailureMessage::simple);
+  app.failure_message([](const CLI::App* at, const CLI::Error& e) {
+    // At the command that was called, if one was: its --help has what was meant.
+    const auto called = at->get_subcommands();
+    const std::string command = called.empty() ? "" : " " + called.front()->get_name();
+    return "windtunnel: " + std::string(e.what()) + "\nRun `windtunnel" + command + " --help` for what it takes.\n";
+  });
   app.footer(
       "Examples:\n"
       "  windtunnel simulate examples/llama3-70b-1024-h100.yaml\n"

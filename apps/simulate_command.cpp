@@ -8,6 +8,7 @@
 #include "core/report/print.hpp"
 #include "core/trace/export.hpp"
 #include "core/trace/file.hpp"
+#include "study/error_band.hpp"
 #include "study/explain_step.hpp"
 #include "study/run_job.hpp"
 
@@ -56,24 +57,30 @@ int simulate(const Options& o) {
   options.sink = native.get();
   options.keep_trace = exported.has_value();
   auto result = study::run_job(job.value(), std::move(plan.value()), options);
-  if (!result) return fail(result.errors(), kOurFault);
+  if (!result) return fail(result.errors(), kBadInput);  // prices out of range
   study::JobResult& r = result.value();
 
+  const trace::Meta meta = study::trace_meta(r, WT_VERSION, command_line());
   if (native)
-    if (auto s = native->finish(study::trace_meta(r, WT_VERSION, command_line())); !s)
-      return fail(s.errors(), kMachineFault);
+    if (auto s = native->finish(meta); !s) return fail(s.errors(), kMachineFault);
   if (exported) {
+    r.trace->meta = meta;
     trace::export_trace(*exported, *format, *r.trace, r.plan);
     if (auto s = exported->commit(); !s) return fail(s.errors(), kMachineFault);
   }
 
+  const auto band = study::error_band(r.job);
+  if (!band) return fail(band.errors(), kBadInput);
+  const double step = r.report.step_time.seconds();
+  const report::StepBand step_band{step * band.value().low, step * band.value().high, band.value().basis};
   const report::Sheet sheet{r.job,
                             r.plan,
                             r.report,
                             r.plan_digest,
                             r.assumptions,
                             r.warnings,
-                            {r.run.ranks, r.run.distinct_ranks, r.run.ops, r.run.events, r.run.wall_seconds}};
+                            {r.run.ranks, r.run.distinct_ranks, r.run.ops, r.run.events, r.run.wall_seconds},
+                            step_band};
   std::string text = o.json       ? report::print_json(sheet)
                      : o.csv      ? report::print_csv(sheet)
                      : o.markdown ? report::print_markdown(sheet)

@@ -19,7 +19,7 @@ struct Options {
   std::vector<std::string> files;
   std::string group, tier, ids, job;
   unsigned threads = 0;
-  bool json = false, markdown = false;
+  bool json = false, markdown = false, bands = false;
 };
 
 /// The jobs that a row stands for, to be run one by one.
@@ -79,6 +79,7 @@ int validate(const Options& o) {
   if (!v) return fail(v.errors(), kBadInput);
   return write_out(o.json       ? study::print_json(v.value())
                    : o.markdown ? study::print_markdown(v.value())
+                   : o.bands    ? study::print_bands(v.value())
                                 : study::print_table(v.value()));
 }
 
@@ -88,12 +89,17 @@ const Register registration(60, [](CLI::App& parent, int& exit) {
   app->add_option("FILES", o->files, "YAML files of published runs (docs/validation.md)")
       ->required()
       ->type_name("FILE");
-  app->add_option("--group", o->group, "only rows of this group");
-  app->add_option("--tier", o->tier, "only rows of this tier (A, B, C, D)");
+  app->add_option("--group", o->group, "only rows of this group")->type_name("NAME");
+  app->add_option("--tier", o->tier, "only rows of this tier (A, B, C, D)")->type_name("TIER");
   app->add_option("--ids", o->ids, "only the rows whose ids this file lists, one a line")->type_name("FILE");
-  app->add_option("--threads", o->threads, "rows predicted at once (default: one for each core)");
+  app->add_option("--threads", o->threads, "rows predicted at once (default: one for each core)")
+      ->check(count_to(1024))
+      ->type_name("N");
   auto* json = app->add_flag("--json", o->json, "rows and summary as JSON");
-  app->add_flag("--markdown", o->markdown, "the page docs/validation.md")->excludes(json);
+  auto* markdown = app->add_flag("--markdown", o->markdown, "the page docs/validation.md")->excludes(json);
+  app->add_flag("--bands", o->bands, "the table data/validate/error_bands.csv: the band that `simulate` prints")
+      ->excludes(json)
+      ->excludes(markdown);
   app->add_option("--job", o->job, "print the jobs that this row stands for, as files for `simulate`, and stop")
       ->type_name("ID");
   app->footer(

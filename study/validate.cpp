@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/spec/read.hpp"
+#include "study/error_band.hpp"
 
 namespace wt::study {
 namespace {
@@ -89,6 +90,7 @@ Row judge(const Case& row, const Mapping& mapping, const ValidateData& data, con
       continue;
     }
     if (measured) out.basis = measured->basis;
+    out.kernels = kernels_of(job.value().cluster.device);
     outcomes.push_back({std::move(prediction.value()), measured ? measured->seconds : 0});
   }
   if (outcomes.empty()) {

@@ -43,6 +43,7 @@ std::string_view to_text(RowStatus);
 
 struct Row {
   std::string id, group, tier, cluster, source, gpu, framework;
+  std::string kernels;  // of the device that the job was predicted on (study/error_band.hpp)
   RowStatus status = RowStatus::skipped;
   std::string reason;  // of a skipped row
   std::vector<std::string> assumptions;
@@ -100,5 +101,6 @@ void summarise(Validation&);
 std::string print_json(const Validation&);      // product.md, `validate --json`
 std::string print_table(const Validation&);     // one screen a row and the summary
 std::string print_markdown(const Validation&);  // docs/validation.md
+std::string print_bands(const Validation&);     // data/validate/error_bands.csv
 
 }  // namespace wt::study

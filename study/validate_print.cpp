@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/text.hpp"
+#include "study/error_band.hpp"
 #include "study/validate.hpp"
 
 namespace wt::study {
@@ -47,6 +48,7 @@ Json json_of(const Row& r) {
   j["tier"] = r.tier;
   j["group"] = r.group;
   j["gpu"] = r.gpu;
+  j["kernels"] = r.kernels;
   j["framework"] = r.framework;
   j["tp"] = r.tp;
   j["pp"] = r.pp;
@@ -221,6 +223,13 @@ std::string print_markdown(const Validation& v) {
   }
   out += "## Every row\n\n" + table(detail_rows(v), true);
   return out;
+}
+
+std::string print_bands(const Validation& v) {
+  std::vector<ComparedRun> runs;
+  for (const Row& r : v.rows)
+    if (r.relative_error) runs.push_back({r.kernels, r.cluster, *r.predicted_step_time_s, *r.measured_step_time_s});
+  return print_error_bands(error_bands(runs));
 }
 
 }  // namespace wt::study

@@ -256,6 +256,9 @@ std::string print_screen(const Sheet& s) {
   line(fmt::format("  memory   {:<14} {}", words_of_verdict(r.memory.fits), verdict_text(s)));
   line(fmt::format("  step     {:<14} {} tokens/s, {} tokens/s per GPU", to_text(r.step_time),
                    short_count(r.tokens_per_second), rounded_with_commas(r.tokens_per_second_per_gpu)));
+  if (s.band)
+    line(fmt::format("  band     {:<14} {}", fmt::format("{} to {}", seconds(s.band->low_s), seconds(s.band->high_s)),
+                     s.band->basis));
   if (r.peak_tflops > 0)
     line(fmt::format("  MFU      {:<14} {:.0f} of {:.0f} TFLOP/s per GPU (dense {} peak, formula {}); HFU {:.1f} %",
                      fmt::format("{:.1f} %", r.mfu * 100), r.model_tflops_per_gpu, r.peak_tflops,
@@ -322,6 +325,10 @@ std::string print_json(const Sheet& s) {
                    {"micro_batch", s.plan.micro_batch_size}};
   j["fits"] = r.memory.fits;
   j["step_time_s"] = r.step_time.seconds();
+  if (s.band) {
+    j["step_time_band_s"] = {s.band->low_s, s.band->high_s};
+    j["step_time_band_basis"] = s.band->basis;
+  }
   j["tokens_per_s"] = r.tokens_per_second;
   j["tokens_per_s_per_gpu"] = r.tokens_per_second_per_gpu;
   j["model_tflops_per_gpu"] = r.model_tflops_per_gpu;
@@ -423,6 +430,8 @@ std::string print_csv(const Sheet& s) {
   text("plan_digest", fmt::format("{:016x}", s.plan_digest));
   text("fits", r.memory.fits);
   number("step_time_s", r.step_time.seconds());
+  number("step_time_low_s", s.band ? s.band->low_s : r.step_time.seconds());
+  number("step_time_high_s", s.band ? s.band->high_s : r.step_time.seconds());
   number("tokens_per_s", r.tokens_per_second);
   number("tokens_per_s_per_gpu", r.tokens_per_second_per_gpu);
   number("model_tflops_per_gpu", r.model_tflops_per_gpu);
@@ -441,9 +450,9 @@ std::string print_csv(const Sheet& s) {
   number("checkpoint_gib", r.memory.checkpoint_gib);
   std::string head, row;
   for (const auto& [key, value] : cells) {
-    head += (head.empty() ? "" : ",") + key;
-    row += (row.empty() ? "" : ",") + value;
-    if (row.empty()) row = " ";
+    const char* comma = head.empty() ? "" : ",";
+    head += comma + key;
+    row += comma + value;
   }
   return head + "\n" + row + "\n";
 }
@@ -456,6 +465,8 @@ std::string print_markdown(const Sheet& s) {
   Table answer({"", "predicted"});
   answer.add({"memory", fmt::format("{}: {}", words_of_verdict(r.memory.fits), verdict_text(s))});
   answer.add({"step time", to_text(r.step_time)});
+  if (s.band)
+    answer.add({"band", fmt::format("{} to {}: {}", seconds(s.band->low_s), seconds(s.band->high_s), s.band->basis)});
   answer.add({"tokens/s", fmt::format("{} ({} per GPU)", rounded_with_commas(r.tokens_per_second),
                                       rounded_with_commas(r.tokens_per_second_per_gpu))});
   if (r.peak_tflops > 0)

@@ -2,6 +2,7 @@
 // computes nothing that the report does not hold.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,12 @@ struct Simulated {
   double wall_seconds = 0;
 };
 
+/// Where the step lies if this prediction is as right as those that were held against measured runs.
+struct StepBand {
+  double low_s = 0, high_s = 0;
+  std::string basis;  // which runs, in words
+};
+
 /// Everything that is printed of one job. The references must outlive it.
 struct Sheet {
   const JobSpec& job;
@@ -25,6 +32,7 @@ struct Sheet {
   const std::vector<std::string>& assumptions;
   const std::vector<std::string>& warnings;
   Simulated simulated;
+  std::optional<StepBand> band = {};
 };
 
 inline constexpr int kSchemaVersion = 1;

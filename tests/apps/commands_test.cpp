@@ -1,4 +1,4 @@
-// Every command with its forms of output, and the arithmetic of audit on what users reported (P48, P62, P67, P108).
+// Every command with its forms of output, and the arithmetic of audit on what users reported (P48, P62, P65, P67, P108).
 #include "program.hpp"
 
 #include <algorithm>
@@ -175,6 +175,27 @@ TEST_F(Program, AuditOfAFinishedRun) {  // P108: 8B on 15T tokens in 1.3M H100-h
   const Outcome r = run("audit --model llama3-8b --tokens 15e12 --gpu-hours 1.3e6");
   EXPECT_TRUE(has(r.out, "MFU: 15.6 %")) << r.out;
   EXPECT_TRUE(has(r.out, "question it")) << r.out;
+}
+
+TEST_F(Program, AuditOfAThroughputUnderEveryFormula) {  // P65: 13B at 1,845 tokens/s a GPU, with and without attention
+  const std::string run_of = "audit --model llama-13b --gpu a100 --tokens-per-s-per-gpu 1845";
+  const Outcome both = run(run_of + " --seq-len 2048 --tflops 144");
+  ASSERT_EQ(both.code, 0) << both.err;
+  for (const char* piece : {"six_n", "model_causal", "model_full", "palm", "narayanan_recompute", " 144.1 ", " 153.4 ",
+                            "the quoted 144 TFLOP/s is the formula six_n"})
+    EXPECT_TRUE(has(both.out, piece)) << piece << "\n" << both.out;
+  EXPECT_TRUE(has(run(run_of + " --seq-len 2048 --tflops 153.4").out, "is the formula palm"));
+  EXPECT_TRUE(has(run(run_of + " --seq-len 2048 --tflops 169").out, "is none of these; the nearest, palm"));
+  const Outcome one = run(run_of);  // without the length of a sequence only what needs none
+  EXPECT_TRUE(has(one.out, "six_n") && has(one.out, "need --seq-len")) << one.out;
+  EXPECT_FALSE(has(one.out, "palm")) << one.out;
+}
+
+TEST_F(Program, AuditOfAFinishedRunByTheUsualFormulas) {
+  const Outcome r = run("audit --model llama3-8b --tokens 15e12 --gpu-hours 1.3e6 --seq-len 8192");
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* piece : {"the same run by the usual formulas", "six_n", "15.6 %", "model_full"})
+    EXPECT_TRUE(has(r.out, piece)) << piece << "\n" << r.out;
 }
 
 TEST_F(Program, AuditOfAJobAtItsPredictedMfu) {

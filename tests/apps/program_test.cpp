@@ -72,7 +72,12 @@ TEST_F(Program, OutputsAreWholeOrAbsent) {
   ASSERT_EQ(run("convert " + in_folder("t.wttrace") + " " + in_folder("t.json")).code, 0);
   ASSERT_EQ(run("simulate examples/tiny-llama.yaml --trace " + in_folder("direct.json")).code, 0);
   const Json j = Json::parse(slurp(folder_ / "t.json")), direct = Json::parse(slurp(folder_ / "direct.json"));
-  EXPECT_TRUE(j.at("traceEvents") == direct.at("traceEvents"));  // the rest names the command
+  EXPECT_TRUE(j.at("traceEvents") == direct.at("traceEvents"));
+  for (const Json* file : {&j, &direct}) {  // who made it, either way
+    const Json& by = file->at("otherData");
+    EXPECT_TRUE(by.at("command").get<std::string>().starts_with("windtunnel simulate examples/tiny-llama.yaml")) << by;
+    EXPECT_EQ("windtunnel " + by.at("code_version").get<std::string>() + "\n", run("--version").out);
+  }
   size_t spans = 0, sends = 0, receives = 0;
   for (const Json& e : j.at("traceEvents")) {
     spans += e.at("ph") == "X";

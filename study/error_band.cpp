@@ -1,0 +1,112 @@
+#include "study/error_band.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "core/base/data_path.hpp"
+#include "core/base/text.hpp"
+#include "sim/cost/csv.hpp"
+
+namespace wt::study {
+
+namespace {
+
+constexpr std::string_view kColumns[] = {"kernels", "runs", "settings", "low", "high"};
+constexpr double kShareBelow = 0.1, kShareAbove = 0.9;
+// A tenth of the runs lies beyond either end: fewer runs than this say nothing about the ends.
+constexpr int64_t kEnoughRuns = 10, kEnoughSettings = 3;
+
+struct Weighted {
+  double value = 0, weight = 0;
+};
+
+/// The value up to which `share` of the weight lies.
+double quantile(const std::vector<Weighted>& sorted, double share) {
+  double all = 0, sum = 0;
+  for (const Weighted& w : sorted) all += w.weight;
+  for (const Weighted& w : sorted)
+    if ((sum += w.weight) >= share * all) return w.value;
+  return sorted.back().value;
+}
+
+ErrorBand band_of_runs(const std::string& kernels, std::span<const ComparedRun* const> runs) {
+  std::map<std::string, int64_t> in_setting;
+  for (const ComparedRun* r : runs) ++in_setting[r->setting];
+  std::vector<Weighted> ratios;
+  for (const ComparedRun* r : runs)
+    ratios.push_back({r->measured_s / r->predicted_s, 1 / static_cast<double>(in_setting[r->setting])});
+  std::sort(ratios.begin(), ratios.end(), [](const Weighted& a, const Weighted& b) { return a.value < b.value; });
+  return {kernels, static_cast<int64_t>(runs.size()), static_cast<int64_t>(in_setting.size()),
+          quantile(ratios, kShareBelow), quantile(ratios, kShareAbove)};
+}
+
+}  // namespace
+
+std::string kernels_of(const DeviceSpec& device) { return device.kernels.empty() ? "roofline" : device.kernels; }
+
+std::vector<ErrorBand> error_bands(std::span<const ComparedRun> runs) {
+  std::map<std::string, std::vector<const ComparedRun*>> by_kernels;
+  std::vector<const ComparedRun*> all;
+  for (const ComparedRun& r : runs) {
+    by_kernels[r.kernels].push_back(&r);
+    all.push_back(&r);
+  }
+  std::vector<ErrorBand> bands;
+  for (const auto& [kernels, some] : by_kernels) bands.push_back(band_of_runs(kernels, some));
+  if (!all.empty()) bands.push_back(band_of_runs("all", all));
+  return bands;
+}
+
+std::string print_error_bands(std::span<const ErrorBand> bands) {
+  std::string out =
+      "# Measured step / predicted step of the runs in docs/validation.md, 10th and 90th percentile; a setting "
+      "(cluster,\n"
+      "# model, paper) weighs as one run. Written by `windtunnel validate FILES --bands`; not edited by hand.\n"
+      "kernels,runs,settings,low,high\n";
+  for (const ErrorBand& b : bands)
+    out += fmt::format("{},{},{},{:.3f},{:.3f}\n", b.kernels, b.runs, b.settings, b.low, b.high);
+  return out;
+}
+
+Result<std::vector<ErrorBand>> read_error_bands(const std::string& path) {
+  auto csv = sim::Csv::read(path, kColumns);
+  if (!csv) return csv.errors();
+  sim::Csv& c = csv.value();
+  std::vector<ErrorBand> bands;
+  for (size_t row = 0; row < c.rows(); ++row) {
+    ErrorBand b{std::string(c.text(row, 0)), static_cast<int64_t>(c.number(row, 1)),
+                static_cast<int64_t>(c.number(row, 2)), c.number(row, 3), c.number(row, 4)};
+    if (!(b.low > 0)) c.fail(row, 3, "is not above zero");
+    if (!(b.high >= b.low)) c.fail(row, 4, "is below 'low'");
+    bands.push_back(std::move(b));
+  }
+  if (std::ranges::find(bands, "all", &ErrorBand::kernels) == bands.end())
+    c.errors().push_back({path, "no row 'all'", ""});
+  if (!c.errors().empty()) return c.errors();
+  return bands;
+}
+
+JobBand band_of(const JobSpec& job, std::span<const ErrorBand> bands) {
+  const std::string kernels = kernels_of(job.cluster.device);
+  const auto own = std::ranges::find(bands, kernels, &ErrorBand::kernels);
+  const auto all = std::ranges::find(bands, "all", &ErrorBand::kernels);
+  const bool enough = own != bands.end() && own->runs >= kEnoughRuns && own->settings >= kEnoughSettings;
+  const ErrorBand& used = enough ? *own : *all;
+  std::string basis = fmt::format("4 of 5 published {}runs lay so near their prediction ({} runs, {} settings)",
+                                  enough ? kernels + " " : "", with_commas(used.runs), with_commas(used.settings));
+  if (!enough) basis += fmt::format("; {} of them with {} kernels", own == bands.end() ? 0 : own->runs, kernels);
+  const DType compute = job.training.compute_dtype;
+  if (compute != DType::bf16 && compute != DType::f16) basis += fmt::format("; none in {}", to_text(compute));
+  return {used.low, used.high, std::move(basis)};
+}
+
+Result<JobBand> error_band(const JobSpec& job) {
+  auto bands = read_error_bands(data_directory() + "/validate/error_bands.csv");
+  if (!bands) return bands.errors();
+  return band_of(job, bands.value());
+}
+
+}  // namespace wt::study

@@ -1,0 +1,46 @@
+// The band around a predicted step: where measured runs lay relative to their prediction, by the kernel curves that the
+// prediction used. `validate` writes the table data/validate/error_bands.csv, `simulate` reads it.
+// Not a correction: the predicted step stays what it is, the band only says how far from it runs were.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/result.hpp"
+#include "core/spec/specs.hpp"
+
+namespace wt::study {
+
+struct ErrorBand {
+  std::string kernels;  // folder of data/kernels, "roofline" for devices without one, "all"
+  int64_t runs = 0, settings = 0;
+  double low = 1, high = 1;  // measured / predicted at the 10th and the 90th percentile; a setting weighs one
+};
+
+/// A compared run. Near-duplicates have one setting (cluster, model, paper).
+struct ComparedRun {
+  std::string kernels, setting;
+  double predicted_s = 0, measured_s = 0;
+};
+
+/// One band a set of curves, sorted, then "all". Empty without runs.
+std::vector<ErrorBand> error_bands(std::span<const ComparedRun>);
+
+std::string print_error_bands(std::span<const ErrorBand>);
+Result<std::vector<ErrorBand>> read_error_bands(const std::string& path);
+
+struct JobBand {
+  double low = 1, high = 1;  // times the predicted step
+  std::string basis;         // whose runs these are
+};
+/// The band of the job's curves; of all where too few runs of these were compared, and the basis says so.
+JobBand band_of(const JobSpec&, std::span<const ErrorBand>);
+/// From the built-in table.
+Result<JobBand> error_band(const JobSpec&);
+
+/// "h100"; "roofline" for a device without curves.
+std::string kernels_of(const DeviceSpec&);
+
+}  // namespace wt::study

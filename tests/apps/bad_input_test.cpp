@@ -1,0 +1,139 @@
+// What a user gets wrong, through the shipped program: the exit code and the message of each, and that nothing is left
+// behind. The readers' own faults are in tests/invalid; here are the words of the command line, and files as such.
+#include "program.hpp"
+
+namespace {
+
+struct Wrong {
+  const char* words;
+  const char* message;
+  int code = 2;
+};
+
+class BadInput : public Program {
+ protected:
+  void expect(const Wrong& w) const {
+    const Outcome r = run(w.words);
+    EXPECT_EQ(r.code, w.code) << w.words << "\n" << r.out << r.err;
+    EXPECT_TRUE(has(r.err, w.message)) << w.words << "\n" << r.err;
+    EXPECT_TRUE(r.out.empty()) << w.words << "\n" << r.out;
+    EXPECT_TRUE(r.err.starts_with("windtunnel: ")) << r.err;
+    EXPECT_LT(r.err.size(), 2000u) << w.words;
+  }
+  std::string file(const char* name, const std::string& bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+    return in_folder(name);
+  }
+};
+
+TEST_F(BadInput, NumbersOfTheCommandLine) {
+  const Wrong table[] = {
+      {"audit --flops nan --gpus 8 --days 3", "--flops: 'nan' is not a number from 1 to 1e+40"},
+      {"audit --flops 1e20 --gpus 8 --days inf", "--days: 'inf' is not a number from 1e-06 to 1e+06"},
+      {"audit --flops 1e20 --gpus 8 --mfu -1", "--mfu: '-1' is not a number from 1e-06 to 100"},
+      {"audit --flops 1e400 --gpus 8 --days 3", "--flops: '1e400' is not a number"},
+      {"audit --flops 1e20x --gpus 8 --days 3", "--flops: '1e20x' is not a number"},
+      {"audit --flops 1e20 --gpus 0 --days 3", "--gpus: '0' is not a whole number from 1 to 1000000000"},
+      {"audit --flops 1e20 --gpus 99999999999999999999 --days 3", "--gpus: '99999999999999999999' is not a whole"},
+      {"audit --flops 1e20 --gpus 8.5 --days 3", "--gpus: '8.5' is not a whole number"},
+      {"audit --gpu h100 --tflops 1e308", "--tflops: '1e308' is not a number from"},
+      {"audit --model llama3-8b --seq-len 1e30 --tokens 1e12 --gpus 8 --days 1", "--seq-len: '1e30'"},
+      {"simulate examples/tiny-gpt.yaml --nodes 9223372036854775807", "--nodes: '9223372036854775807' is not a whole"},
+      {"validate x.yaml --threads -1", "--threads: '-1' is not a whole number from 1 to 1024"},
+  };
+  for (const Wrong& w : table) expect(w);
+}
+
+TEST_F(BadInput, WordsOfTheCommandLine) {
+  const Wrong table[] = {
+      {"", "subcommand is required"},
+      {"smulate examples/tiny-gpt.yaml", "windtunnel --help"},
+      {"simulate", "windtunnel simulate --help"},
+      {"simulate examples/tiny-gpt.yaml --flops 7n", "--flops: 7n not in"},
+      {"simulate examples/tiny-gpt.yaml --set strategy", "--set strategy: is not of the form key=value"},
+      {"simulate examples/tiny-gpt.yaml --set strategy.tensor=", "is empty, expected a whole number"},
+      {"simulate examples/tiny-gpt.yaml --set 'strategy={tensor: 2, tensor: 4}'", "key 'tensor' is written twice"},
+      {"simulate examples/tiny-gpt.yaml --set training.micro_batch=nan", "'nan' is not a whole number"},
+      {"simulate examples/tiny-gpt.yaml --set 'cluster.device.memory=1e300 GiB'", "'1e300 GiB' is too large"},
+      {"simulate examples/tiny-gpt.yaml --set cluster.device.memory=80", "80"},
+      {"simulate examples/tiny-gpt.yaml --trace x.txt", "x.txt: no trace format has this ending (legal: .wttrace"},
+      {"audit --gpu h1000 --flops 1e24 --gpus 8 --days 3", "no device 'h1000'"},
+      {"audit --model llama3-8b --tokens-per-s-per-gpu 100 examples/tiny-gpt.yaml", "leave out --model"},
+      {"audit --tokens-per-s-per-gpu 100", "--tokens-per-s-per-gpu: says nothing without a model"},
+  };
+  for (const Wrong& w : table) expect(w);
+}
+
+TEST_F(BadInput, SizesBeyondWhatCanBeCountedOrTimed) {
+  expect({"simulate examples/tiny-gpt.yaml --set training.seq_len=2147483648 --set model.max_context=2147483648",
+          "one op may take 70 s"});
+  expect(
+      {"simulate examples/tiny-gpt.yaml --set training.seq_len=2147483648 --set model.max_context=2147483648 "
+       "--set model.layers=65536 --set training.micro_batch=1048576 --set training.global_batch=8388608",
+       "are more bytes than can be counted", 3});
+  expect({"simulate examples/tiny-gpt.yaml --set 'cluster.node.scale_up.bandwidth=1 B/s'", "what was meant?"});
+}
+
+TEST_F(BadInput, FilesThatAreNone) {
+  const std::string readers[] = {"simulate @",
+                                 "plan @",
+                                 "audit @ --days 3",
+                                 "audit --model @ --tokens 1e12 --gpus 8 --days 3",
+                                 "audit --gpu @ --flops 1e20 --gpus 8 --days 3",
+                                 "simulate examples/tiny-gpt.yaml --cluster @",
+                                 "simulate examples/tiny-gpt.yaml --set model=@",
+                                 "simulate examples/tiny-gpt.yaml --set cluster.device=@",
+                                 "validate @",
+                                 "validate examples/tiny-gpt.yaml --ids @",
+                                 "convert @ " + in_folder("out.json")};
+  const std::pair<std::string, const char*> files[] = {
+      {"./examples", "is a directory"},
+      {"/no/such.yaml", "/no/such.yaml"},
+      {"/proc/self/mem", "/proc/self/mem: cannot read"},  // opens, and fails when it is read
+      {file("empty.yaml", ""), "empty.yaml"},
+      {file("latin1.yaml", "name: caf\xe9\n"), "latin1.yaml"},
+      {file("zeros.yaml", std::string(100, '\0')), "zeros.yaml"},
+  };
+  for (const std::string& reader : readers)
+    for (const auto& [path, message] : files) {
+      std::string words = reader;
+      words.replace(words.find('@'), 1, path);
+      const Outcome r = run(words);
+      EXPECT_EQ(r.code, 2) << words << "\n" << r.out;
+      EXPECT_TRUE(has(r.err, message)) << words << "\n" << r.err;
+      EXPECT_TRUE(r.out.empty()) << words;
+    }
+  EXPECT_FALSE(fs::exists(folder_ / "out.json"));
+}
+
+TEST_F(BadInput, EveryFaultOfAFileAtOnce) {
+  const std::string path = file("job.yaml",
+                                "model: {from: llama3-8b, layers: 0, hidden: x}\n"
+                                "cluster: {from: dgx-h100, node: 2}\n"
+                                "strategy: {tensr: 4}\n"
+                                "training: {micro_batch: 1, global_batch: 8, seq_len: .nan, precision: bf17}\n");
+  const Outcome r = run("simulate " + path);
+  EXPECT_EQ(r.code, 2);
+  for (const char* piece : {"job.yaml:1:", "layers", "'x' is not a whole number",
+                            "job.yaml:2:", "job.yaml:3:", "did you mean 'tensor'", "job.yaml:4:", "'.nan'", "bf17"})
+    EXPECT_TRUE(has(r.err, piece)) << piece << "\n" << r.err;
+}
+
+TEST_F(BadInput, OutputsThatCannotBeWritten) {
+  fs::create_directory(folder_ / "folder.json");
+  expect({"simulate examples/tiny-gpt.yaml --trace /no/such/folder/x.json", "/no/such/folder/x.json: cannot write", 4});
+  const std::string folder = "simulate examples/tiny-gpt.yaml --trace " + in_folder("folder.json");
+  expect({folder.c_str(), "is a directory", 4});
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  fs::create_symlink("/dev/full", folder_ / "full.json");
+  const std::string full = "simulate examples/tiny-gpt.yaml --trace " + in_folder("full.json");
+  expect({full.c_str(), "No space left on device", 4});
+  ASSERT_EQ(run("simulate examples/tiny-gpt.yaml --trace " + in_folder("t.wttrace")).code, 0);
+  const std::string convert = "convert " + in_folder("t.wttrace") + " " + in_folder("full.json");
+  expect({convert.c_str(), "No space left on device", 4});
+  size_t left = 0;
+  for (const auto& f : fs::directory_iterator(folder_)) left += has(f.path().filename().string(), ".part");
+  EXPECT_EQ(left, 0u);
+}
+
+}  // namespace
