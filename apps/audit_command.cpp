@@ -9,7 +9,6 @@
 #include "apps/command.hpp"
 #include "core/base/text.hpp"
 #include "core/lower/lower.hpp"
-#include "core/report/print.hpp"
 #include "core/report/report.hpp"
 #include "core/spec/read.hpp"
 #include "study/run_job.hpp"
@@ -103,13 +102,14 @@ void take_flops(Known& k, const Options& o, Diagnostics& faults) {
 
 /// One throughput under every formula: the figures that the same run may be quoted with.
 std::string formula_table(const Known& k, double tokens_per_s) {
-  report::Table table({"formula", "FLOP a token", "TFLOP/s a GPU", "MFU", "counts"});
+  std::string out =
+      fmt::format("  {:<20} {:>12} {:>14} {:>8}  {}\n", "formula", "FLOP a token", "TFLOP/s a GPU", "MFU", "counts");
   for (const PerToken& f : k.per_token) {
     const double rate = f.flops * tokens_per_s;
-    table.add({std::string(report::id_of(f.formula)), fmt::format("{:.3g}", f.flops),
-               fmt::format("{:.1f}", rate * 1e-12), percent(rate / k.peak), std::string(report::text_of(f.formula))});
+    out += fmt::format("  {:<20} {:>12.3g} {:>14.1f} {:>8}  {}\n", report::id_of(f.formula), f.flops, rate * 1e-12,
+                       percent(rate / k.peak), report::text_of(f.formula));
   }
-  return table.text();
+  return out;
 }
 
 /// Which formula a quoted rate was made with.

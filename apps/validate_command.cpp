@@ -7,6 +7,7 @@
 
 #include "apps/command.hpp"
 #include "core/base/file.hpp"
+#include "core/base/text.hpp"
 #include "study/validate.hpp"
 
 namespace wt::apps {
@@ -58,6 +59,8 @@ int validate(const Options& o) {
     auto text = read_file(o.ids);
     if (!text) {
       faults.insert(faults.end(), text.errors().begin(), text.errors().end());
+    } else if (!is_utf8(text.value()) || text.value().find('\0') != std::string::npos) {
+      faults.push_back({o.ids, "not UTF-8 text", "one id a line"});
     } else {
       std::istringstream words(text.value());
       for (std::string id; words >> id;) options.ids.insert(id);

@@ -22,6 +22,15 @@ std::string percent(double share) {
 }
 std::string seconds(double s) { return to_text(Time::from_seconds(s)); }
 
+/// "7.42 to 9.01 s"; both units where they differ.
+std::string range(const StepBand& band) {
+  std::string low = seconds(band.low_s);
+  const std::string high = seconds(band.high_s);
+  const size_t unit = low.find(' ');
+  if (low.substr(unit) == high.substr(high.find(' '))) low.resize(unit);
+  return low + " to " + high;
+}
+
 /// "1.60 M", "812 k", "70.6 B": how people count parameters and tokens.
 std::string short_count(double n) {
   constexpr const char* kUnits[] = {"", " k", " M", " B", " T", " P"};
@@ -256,9 +265,7 @@ std::string print_screen(const Sheet& s) {
   line(fmt::format("  memory   {:<14} {}", words_of_verdict(r.memory.fits), verdict_text(s)));
   line(fmt::format("  step     {:<14} {} tokens/s, {} tokens/s per GPU", to_text(r.step_time),
                    short_count(r.tokens_per_second), rounded_with_commas(r.tokens_per_second_per_gpu)));
-  if (s.band)
-    line(fmt::format("  band     {:<14} {}", fmt::format("{} to {}", seconds(s.band->low_s), seconds(s.band->high_s)),
-                     s.band->basis));
+  if (s.band) line(fmt::format("  band     {:<14} {}", range(*s.band), s.band->basis));
   if (r.peak_tflops > 0)
     line(fmt::format("  MFU      {:<14} {:.0f} of {:.0f} TFLOP/s per GPU (dense {} peak, formula {}); HFU {:.1f} %",
                      fmt::format("{:.1f} %", r.mfu * 100), r.model_tflops_per_gpu, r.peak_tflops,
@@ -465,8 +472,7 @@ std::string print_markdown(const Sheet& s) {
   Table answer({"", "predicted"});
   answer.add({"memory", fmt::format("{}: {}", words_of_verdict(r.memory.fits), verdict_text(s))});
   answer.add({"step time", to_text(r.step_time)});
-  if (s.band)
-    answer.add({"band", fmt::format("{} to {}: {}", seconds(s.band->low_s), seconds(s.band->high_s), s.band->basis)});
+  if (s.band) answer.add({"band", fmt::format("{}: {}", range(*s.band), s.band->basis)});
   answer.add({"tokens/s", fmt::format("{} ({} per GPU)", rounded_with_commas(r.tokens_per_second),
                                       rounded_with_commas(r.tokens_per_second_per_gpu))});
   if (r.peak_tflops > 0)

@@ -393,7 +393,15 @@ Result<PricedPlan> price_plan(const plan::Plan& plan, const Pricing& pricing, co
            fmt::format("at most {:g} s: are the sizes and the rates of the cluster what was meant?", kLongestSeconds)});
     out.classes.push_back(std::move(cls));
   }
-  if (!flattener.errors.empty()) return flattener.errors;
+  if (Diagnostics& errors = flattener.errors; !errors.empty()) {
+    constexpr size_t kTold = 5;  // one slow link makes hundreds of slow ops
+    if (errors.size() > kTold) {
+      const size_t more = errors.size() - kTold;
+      errors.resize(kTold);
+      errors.push_back({"", fmt::format("and {} more ops", more), ""});
+    }
+    return std::move(errors);
+  }
   if (summaries) {
     std::vector<uint64_t> invocations(out.blocks.size(), 0), invocations_of_class(out.classes.size(), 0);
     for (uint32_t cls : out.class_of) ++invocations_of_class[cls];

@@ -109,9 +109,9 @@ TEST_F(Program, ListsAsTablesAndJson) {
   EXPECT_TRUE(has(models.out, "llama3-70b"));
   EXPECT_TRUE(has(clusters.out, "dgx-h100"));
   for (const Json& m : Json::parse(run("models --json").out).at("models"))
-    if (m.at("name") == "llama3-70b") EXPECT_EQ(m.at("parameters"), 70553706496);
+    if (m.at("name") == "llama3-70b") { EXPECT_EQ(m.at("parameters"), 70553706496); }
   for (const Json& c : Json::parse(run("clusters --json").out).at("clusters"))
-    if (c.at("name") == "dgx-h100") EXPECT_NEAR(c.at("dense_bf16_tflops").get<double>(), 989.4, 1);
+    if (c.at("name") == "dgx-h100") { EXPECT_NEAR(c.at("dense_bf16_tflops").get<double>(), 989.4, 1); }
 }
 
 TEST_F(Program, PlanAsJson) {
