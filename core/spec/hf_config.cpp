@@ -187,7 +187,10 @@ void read_qwen_window(Config& c, ModelSpec& m) {
   if (!on || window == 0 || from >= m.layers) return;
   m.sliding_window = window;
   if (from > 0)
-    c.warn(fmt::format("max_window_layers {}: the first {} layers have no window; here all have it", from, from));
+    c.warn(fmt::format(
+        "max_window_layers {}: the first {} layers see everything; here all {} have the window of {} tokens, so longer "
+        "sequences come out too fast",
+        from, from, m.layers, window));
 }
 
 // -------------------------------------------------------------------------------------------- GPT-2 and relatives
