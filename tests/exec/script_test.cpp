@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
-#include <set>
 
 #include "core/plan/plan_io.hpp"
 #include "core/report/report.hpp"
@@ -56,7 +56,7 @@ std::string first_clash(const Tasks& t) {
     std::array<Ticket, plan::kStreams> reads;
     Cell() { reads.fill(UINT32_MAX); }
   };
-  std::map<std::pair<plan::Space, int64_t>, Cell> cells;  // of 4 bytes: no element of these plans is smaller
+  std::array<std::vector<Cell>, kSpaces> cells;  // of 4 bytes: no element of these plans is smaller
   std::string found;
   auto ordered = [&](Ticket before, Ticket k) {
     if (before == UINT32_MAX || before == k) return true;
@@ -66,8 +66,11 @@ std::string first_clash(const Tasks& t) {
   auto touch = [&](Ticket k, plan::Range range, bool writes) {
     for (uint32_t i = range.begin; i < range.begin + range.count; ++i) {
       const Place& p = t.places[i];
-      for (int64_t at = p.offset / 4; at < (p.offset + t.operands[i].bytes() + 3) / 4; ++at) {
-        Cell& cell = cells[{p.space, at}];
+      auto& space = cells[static_cast<size_t>(p.space)];
+      const auto end = static_cast<size_t>((p.offset + t.operands[i].bytes() + 3) / 4);
+      if (space.size() < end) space.resize(end);
+      for (auto at = static_cast<size_t>(p.offset / 4); at < end; ++at) {
+        Cell& cell = space[at];
         bool fine = ordered(cell.write, k);
         if (writes)
           for (const Ticket r : cell.reads) fine = fine && ordered(r, k);
