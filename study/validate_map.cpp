@@ -152,7 +152,7 @@ bool condition_holds(const Case& row, const std::string& key, const YAML::Node& 
   for (const auto& [name, field] : fields)
     if (key == name) {
       const std::vector<std::string> pieces = texts(wanted);
-      return std::any_of(pieces.begin(), pieces.end(), [&](const std::string& p) { return has(*field, p); });
+      return std::any_of(pieces.begin(), pieces.end(), [&said = *field](const std::string& p) { return has(said, p); });
     }
   if (key == "zero_stage") {
     const std::vector<std::string> stages = texts(wanted);
