@@ -132,6 +132,51 @@ TEST(Reference, TrainsTheSame) {
   }
 }
 
+JobSpec with_strategy(JobSpec j, const char* name) {
+  const auto all = strategies();
+  const auto it = std::find_if(all.begin(), all.end(), [&](const Variant& v) { return v.name == name; });
+  EXPECT_NE(it, all.end()) << name;
+  it->change(j);
+  return j;
+}
+
+/// What is dropped depends on the sample, the layer and the element: equal under every strategy whose ranks hold whole
+/// rows, and again when a layer is recomputed.
+TEST(Dropout, IsTheSameUnderEveryStrategy) {
+  JobSpec job = reference::tiny_job();
+  job.training.dropout = true;
+  TrainOptions o;
+  o.steps = 5;
+  const Trained one = train(job, o);
+  ASSERT_EQ(one.failure, "");
+  const Trained& without = one_rank(models()[0], DType::f64);
+  EXPECT_GT(relative(one.losses[0], without.losses[0]), 1e-6);
+  EXPECT_GT(relative(one.losses[1], one.losses[0]), 1e-6);
+  for (const char* name : {"tp2", "pp2_1f1b", "pp2_interleaved_chunks", "dp2_ddp", "dp2_zero1", "recompute_full"}) {
+    SCOPED_TRACE(name);
+    const Trained many = train(with_strategy(job, name), o);
+    ASSERT_EQ(many.failure, "");
+    for (size_t i = 0; i < many.losses.size(); ++i)
+      EXPECT_LT(relative(many.losses[i], one.losses[i]), 1e-10) << "step " << i;
+  }
+}
+
+/// To the bit: neither the timing of threads nor their number decides a sum.
+TEST(Repeats, ToTheBit) {
+  TrainOptions o;
+  o.steps = 6;
+  o.floats = std::nullopt;
+  const JobSpec job = with_strategy(reference::tiny_job(), "tp2_pp2_dp2_interleaved_distributed");
+  const Trained first = train(job, o), again = train(job, o);
+  o.inproc.threads_per_rank = 3;
+  const Trained threaded = train(job, o);
+  ASSERT_EQ(first.failure + again.failure + threaded.failure, "");
+  EXPECT_EQ(first.losses, again.losses);
+  EXPECT_EQ(first.weights, again.weights);
+  EXPECT_EQ(first.losses, threaded.losses);
+  EXPECT_EQ(first.weights, threaded.weights);
+}
+
 /// A plan that is wrong in one place must be told from one rank: each bug by the loss curve.
 TEST(Bugs, AreSeenByTheLossCurve) {
   struct Bug {
@@ -170,12 +215,9 @@ TEST(Bugs, AreSeenByTheLossCurve) {
          return c && (c->scalar = 1e-3, true);
        }},
   };
-  const auto all = strategies();
   for (const Bug& bug : bugs) {
     SCOPED_TRACE(bug.name);
-    JobSpec job = reference::tiny_job();
-    std::find_if(all.begin(), all.end(), [&](const Variant& v) { return v.name == bug.strategy; })->change(job);
-    auto p = lower::lower(job);
+    auto p = lower::lower(with_strategy(reference::tiny_job(), bug.strategy));
     ASSERT_TRUE(p.ok());
     bool planted = false;
     for (plan::Block& b : p.value().blocks)
