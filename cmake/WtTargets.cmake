@@ -1,11 +1,14 @@
 # Folder = CMake target = namespace part.
 
-# wt_library(core/base DEPS fmt::fmt ...): static library wt_core_base from all .cpp below the folder.
-# A dependency written as a folder is the target of that folder.
+# wt_library(core/base DEPS fmt::fmt ...): static library wt_core_base from all .cpp below the folder, but for those that
+# match EXCEPT. A dependency written as a folder is the target of that folder.
 function(wt_library folder)
-  cmake_parse_arguments(arg "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "EXCEPT" "DEPS" ${ARGN})
   string(REPLACE "/" "_" name "wt_${folder}")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cpp")
+  if(arg_EXCEPT)
+    list(FILTER sources EXCLUDE REGEX "${arg_EXCEPT}")
+  endif()
   get_property(generated GLOBAL PROPERTY WT_REGISTRY_${folder})
   list(APPEND sources ${generated})
   set(kind INTERFACE)

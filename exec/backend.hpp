@@ -48,6 +48,14 @@ struct Channel {
   int64_t index = 0;
 };
 
+/// A sequence of messages between this rank and another: what Transfer calls peer, lane and kind.
+struct Pair {
+  RankId peer;
+  uint32_t lane = 0;
+  bool sends = false;
+  auto operator<=>(const Pair&) const = default;
+};
+
 /// A collective, send or receive with its operands resolved.
 struct Transfer {
   enum class Kind : uint8_t { collective, send, receive };
@@ -112,6 +120,8 @@ class Communicator {
   /// Makes what the run's transfers need. Every rank of the job calls it once with its own channels, in the same order
   /// of groups. Collective: returns when all ranks are there, or a failure.
   virtual Status connect(std::span<const Channel>) = 0;
+  /// The same for all the messages that will be sent or received, where they need to be known before (nccl). Collective.
+  virtual Status connect_pairs(std::span<const Pair>) { return ok_status(); }
 
   /// Asynchronous, on the device's stream; transfers of one channel (or one peer, direction and lane) match in the order
   /// started. Failures are reported by Device::synchronize with rank, op and call.

@@ -50,6 +50,20 @@ bool scales_loss(const Plan& plan, const ScriptOptions& options) {
   return !options.floats && any_compute(plan, [](const Compute& c) { return c.dtype == DType::f16; });
 }
 
+/// Every sequence of messages that the rank takes part in.
+std::vector<Pair> pairs_of(const Script& script) {
+  std::set<Pair> pairs;
+  auto add = [&](const Tasks& tasks) {
+    for (const ScriptTask& t : tasks.tasks) {
+      const bool sends = std::holds_alternative<plan::Send>(t.body().body);
+      if (sends || std::holds_alternative<plan::Receive>(t.body().body)) pairs.insert({t.peer, t.lane, sends});
+    }
+  };
+  add(script.setup);
+  for (const Tasks& step : script.steps) add(step);
+  return {pairs.begin(), pairs.end()};
+}
+
 }  // namespace
 
 Status executable(const Plan& plan, const ScriptOptions& options) {
@@ -90,6 +104,7 @@ Result<std::unique_ptr<Executor>> Executor::create(const Plan& plan, Machine& ma
   std::unique_ptr<Executor> e(new Executor(plan, machine, options));
   if (const Status s = e->agree(e->prepare(), "start"); !s) return s.errors();
   if (const Status s = machine.communicator->connect(e->script_.channels); !s) return s.errors();
+  if (const Status s = machine.communicator->connect_pairs(pairs_of(e->script_)); !s) return s.errors();
   auto clock = machine.communicator->clock_offset();
   if (!clock) return clock.errors();
   e->clock_ = clock.value();

@@ -124,11 +124,11 @@ WT_HOST_DEVICE A sgd_element(const UpdateRule<A>& rule, A gradient, A master) {
 
 /// A pair of a rotary head turned by an angle.
 template <class A>
-struct Pair {
+struct Turned {
   A x, y;
 };
 template <class A>
-WT_HOST_DEVICE Pair<A> turned(A x, A y, A cosine, A sine) {
+WT_HOST_DEVICE Turned<A> turned(A x, A y, A cosine, A sine) {
   return {x * cosine - y * sine, x * sine + y * cosine};
 }
 

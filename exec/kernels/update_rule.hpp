@@ -2,6 +2,9 @@
 // The same for both devices. Invariant: computed in double, rounded once.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+
 #include "core/plan/plan.hpp"
 #include "exec/kernels/math.hpp"
 #include "exec/kernels/operand.hpp"
@@ -12,6 +15,16 @@ namespace wt::exec {
 /// others on all ranks of the group but the first.
 inline bool leaves_out(const plan::Compute& c, size_t i, size_t reads, int64_t group_index) {
   return i + c.function >= reads || group_index != 0;
+}
+
+/// Elements [begin, end) of x that `duplicate` shares with it; x may be a piece of the bucket in which it lies.
+struct Overlap {
+  int64_t begin, end;
+};
+inline Overlap overlap_of(const Operand& x, const Operand& duplicate) {
+  const int64_t size = size_of(x.dtype);
+  const int64_t begin = (static_cast<const std::byte*>(duplicate.data) - static_cast<const std::byte*>(x.data)) / size;
+  return {std::clamp<int64_t>(begin, 0, x.elements), std::clamp<int64_t>(begin + duplicate.elements, 0, x.elements)};
 }
 
 /// Factor of the gradient: less the loss scale, and clipped where the op says so. `sum`: of squares over all ranks.

@@ -12,16 +12,6 @@ namespace {
 constexpr int64_t kRun = 2048;
 constexpr int64_t kGrain = 1 << 14;
 
-/// Elements [begin, end) of x that `duplicate` shares with it; x may be a piece of the bucket in which it lies.
-struct Overlap {
-  int64_t begin, end;
-};
-Overlap overlap_of(const Operand& x, const Operand& duplicate) {
-  const int64_t size = size_of(x.dtype);
-  const int64_t begin = (static_cast<const std::byte*>(duplicate.data) - static_cast<const std::byte*>(x.data)) / size;
-  return {std::clamp<int64_t>(begin, 0, x.elements), std::clamp<int64_t>(begin + duplicate.elements, 0, x.elements)};
-}
-
 /// Sum of squares of elements [begin, end) of x: runs of kRun in A, runs added up in double in their order.
 template <class A>
 double squares_of(const Operand& operand, int64_t begin, int64_t end, Workers& workers) {

@@ -3,27 +3,9 @@
 // f64) whatever is stored, and C is rounded once.
 #pragma once
 
-#include <cstdint>
-
-#include "core/base/dtype.hpp"
+#include "exec/kernels/matrix.hpp"
 
 namespace wt::exec {
-
-/// A row-major matrix in storage: row i begins at element i * stride. `transposed`: it is used as its transpose.
-struct MatrixView {
-  void* data = nullptr;
-  DType dtype = DType::f32;
-  int64_t stride = 0;
-  bool transposed = false;
-};
-
-/// C[m, n] (+)= op(A)[m, k] op(B)[k, n] + bias[n]; c is not transposed.
-struct Product {
-  int64_t m = 0, n = 0, k = 0;
-  MatrixView a, b, c;
-  const void* bias = nullptr;  // of the type of c; may be null
-  bool accumulate = false;
-};
 
 /// Whether the library takes these types as they are stored: all f64; all f32; or a and b bf16 with c bf16 or f32 where
 /// the processor can. Otherwise the caller widens to f32 or f64.

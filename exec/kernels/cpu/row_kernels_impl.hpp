@@ -141,7 +141,7 @@ struct Rows {
 
   static void turn(const A* cosine, const A* sine, A sign, A* x, A* y, int64_t n) {
     each<A>(n, [=](int64_t i) {
-      const Pair<A> p = turned(x[i], y[i], cosine[i], sign * sine[i]);
+      const Turned<A> p = turned(x[i], y[i], cosine[i], sign * sine[i]);
       x[i] = p.x;
       y[i] = p.y;
     });

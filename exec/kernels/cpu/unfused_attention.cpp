@@ -10,18 +10,6 @@
 namespace wt::exec {
 namespace {
 
-/// The [seq, d] part of a token matrix that begins at `column`.
-MatrixView head_of(const Heads& a, const Operand& x, int64_t row_width, int64_t sample, int64_t column,
-                   bool transposed = false) {
-  std::byte* at = static_cast<std::byte*>(x.data) + (sample * row_width + column) * size_of(x.dtype);
-  return {at, x.dtype, a.batch * row_width, transposed};
-}
-
-MatrixView scores_of(const Heads& a, const Operand& x, int64_t sample, int64_t head, bool transposed = false) {
-  return {static_cast<std::byte*>(x.data) + a.query(sample, head, 0) * a.seq * size_of(x.dtype), x.dtype, a.seq,
-          transposed};
-}
-
 /// The matrix in A, in `buffer` unless it is stored so.
 template <class A>
 MatrixView widened(MatrixView x, int64_t rows, int64_t columns, std::unique_ptr<A[]>& buffer) {

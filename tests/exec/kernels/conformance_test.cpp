@@ -86,6 +86,12 @@ std::vector<Parameter> parameters() {
 }
 INSTANTIATE_TEST_SUITE_P(Kernels, Conformance, testing::ValuesIn(parameters()), name_of);
 
+TEST(CudaMachine, IsHere) {
+  const FoundMachine found = machine("cuda");
+  if (found.missing.starts_with("skipped: no GPU")) GTEST_SKIP() << found.missing;
+  EXPECT_NE(found.machine, nullptr) << found.missing;
+}
+
 TEST(Conformance, FunctionsAreThoseOfTheSpec) {
   EXPECT_EQ(static_cast<int>(ActivationKind::gelu), static_cast<int>(Activation::gelu));
   EXPECT_EQ(static_cast<int>(ActivationKind::silu), static_cast<int>(Activation::silu));

@@ -6,6 +6,10 @@
 #include <mutex>
 #include <thread>
 
+#if defined(WT_HAVE_CUDA)
+#include "exec/device/cuda/cuda.hpp"
+#endif
+
 namespace wt::exec::test {
 namespace {
 
@@ -49,7 +53,32 @@ class UnevenWorkers final : public Workers {
 
 }  // namespace
 
-std::vector<std::string> machine_names() { return {"cpu", "cpu3"}; }
+std::vector<std::string> machine_names() {
+#if defined(WT_HAVE_CUDA)
+  return {"cpu", "cpu3", "cuda"};
+#else
+  return {"cpu", "cpu3"};  // and CudaMachine.IsHere says that it is not
+#endif
+}
+
+namespace {
+
+/// The first GPU, kept for all tests of the program.
+FoundMachine cuda_machine() {
+#if defined(WT_HAVE_CUDA)
+  static const Result<int> count = cuda_device_count();
+  if (!count) return {nullptr, "skipped: no GPU (" + count.errors()[0].what + ")"};
+  if (count.value() == 0) return {nullptr, "skipped: no GPU"};
+  static const Result<std::unique_ptr<Device>> device = open_cuda_device(0, RankId{0});
+  if (!device) return {nullptr, to_text(device.errors())};
+  static const std::unique_ptr<Machine> machine = device_machine(*device.value());
+  return {machine.get(), ""};
+#else
+  return {nullptr, "skipped: no GPU (built without CUDA)"};
+#endif
+}
+
+}  // namespace
 
 FoundMachine machine(const std::string& name) {
   static InlineWorkers inline_workers;
@@ -58,6 +87,7 @@ FoundMachine machine(const std::string& name) {
                                         cpu3 = cpu_machine(uneven_workers, "cpu3");
   if (name == "cpu") return {cpu.get(), ""};
   if (name == "cpu3") return {cpu3.get(), ""};
+  if (name == "cuda") return cuda_machine();
   return {nullptr, "no machine is called " + name};
 }
 

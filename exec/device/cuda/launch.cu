@@ -1,0 +1,91 @@
+// From an op to the launcher of its kernel.
+#include "exec/device/cuda/launch.hpp"
+
+#include "exec/device/cuda/kernels.cuh"
+
+namespace wt::exec::cuda {
+namespace {
+
+using plan::Kernel;
+
+cudaError_t fill_zero(const Job& job) {
+  for (const Operand& x : job.writes)
+    if (const cudaError_t e = cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.bytes()), job.stream); e != cudaSuccess)
+      return e;
+  return cudaSuccess;
+}
+
+/// With a group, y is this rank's piece of x. The same memory on both sides is a copy already.
+void copy(const Job& job) {
+  for (size_t i = 0; i < job.reads.size(); ++i) {
+    const Operand &x = job.reads[i], &y = job.writes[i];
+    const Operand piece{static_cast<std::byte*>(x.data) + job.context.group_index * y.elements * size_of(x.dtype),
+                        x.dtype,
+                        y.elements,
+                        {}};
+    if (piece.data != y.data || x.dtype != y.dtype) convert(piece, y, job.stream);
+  }
+}
+
+template <class A>
+cudaError_t run(const Job& job) {
+  switch (job.compute.kernel) {
+    case Kernel::bias_gradient:
+    case Kernel::norm_forward:
+    case Kernel::norm_backward:
+    case Kernel::qk_norm_forward:
+    case Kernel::qk_norm_backward: norms<A>(job); break;
+    case Kernel::rope_forward:
+    case Kernel::rope_backward: rope<A>(job); break;
+    case Kernel::attention_forward:
+    case Kernel::attention_backward: return attention<A>(job);
+    case Kernel::softmax_forward:
+    case Kernel::softmax_backward: softmax<A>(job); break;
+    case Kernel::activation_forward:
+    case Kernel::activation_backward:
+    case Kernel::residual_forward:
+    case Kernel::residual_backward:
+    case Kernel::add:
+    case Kernel::dropout_forward:
+    case Kernel::dropout_backward:
+    case Kernel::scale:
+    case Kernel::cast:
+    case Kernel::transpose: elementwise<A>(job); break;
+    case Kernel::embedding_forward:
+    case Kernel::embedding_backward:
+    case Kernel::position_forward:
+    case Kernel::position_backward: tables<A>(job); break;
+    case Kernel::loss_max:
+    case Kernel::loss_sums:
+    case Kernel::loss_forward:
+    case Kernel::loss_backward: losses<A>(job); break;
+    case Kernel::square_sum:
+    case Kernel::adam:
+    case Kernel::sgd: return optimizer<A>(job);
+    case Kernel::fill_zero: return fill_zero(job);
+    case Kernel::copy: copy(job); break;
+    case Kernel::gemm:
+    case Kernel::scores_forward:
+    case Kernel::context_forward:
+    case Kernel::context_backward:
+    case Kernel::scores_backward: return cudaErrorNotSupported;  // products: run.cpp has them
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t launch(const plan::Compute& c, std::span<const Operand> reads, std::span<const Operand> writes,
+                   const KernelContext& context, cudaStream_t stream) {
+  const Job job{c, reads, writes, context, stream};
+  const cudaError_t e = in_double(job) ? run<double>(job) : run<float>(job);
+  const cudaError_t launched = cudaGetLastError();  // also clears it
+  return e != cudaSuccess ? e : launched;
+}
+
+void launch_convert(const Operand& x, const Operand& y, cudaStream_t stream) { convert(x, y, stream); }
+void launch_add_bias(const Operand& bias, const Operand& y, int64_t columns, cudaStream_t stream) {
+  add_bias(bias, y, columns, stream);
+}
+
+}  // namespace wt::exec::cuda
