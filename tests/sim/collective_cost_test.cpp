@@ -331,6 +331,21 @@ TEST(Collective, Messages) {
   }
 }
 
+TEST(Collective, OmniPathIsWhatJeanZayMeasured) {
+  // data/measured/nccl.csv, bigscience-jz-*: 4 GB all-reduce; NCCL's log names the NICs that the rings used.
+  const auto at = [](const char* name, int64_t nics, int64_t nodes, int64_t per_node) {
+    ClusterSpec spec = cluster(name);
+    spec.fabric.nics_per_node = nics;
+    const auto c = CollectiveCost::load(spec).value();
+    return c
+        .estimate(CollectiveKind::all_reduce, Reduction::sum, DType::f32, 4'000'000'000,
+                  shape(c, name, nodes, per_node))
+        .time.seconds();
+  };
+  EXPECT_NEAR(at("jean-zay-a100", 1, 4, 8) / 1.529, 1, 0.1);
+  EXPECT_NEAR(at("jean-zay-v100", 2, 4, 4) / 0.709, 1, 0.1);
+}
+
 TEST(Collective, ManyThreadsGetTheSameAnswer) {
   const auto c = cost("dgx-h100");
   const GroupShape s = shape(c, "dgx-h100", 4, 8);
