@@ -65,6 +65,7 @@ struct TransientBuffers {
 };
 
 struct EdgeBuffers {  // embedding and head
+  BufferId sent_piece, received_piece, sent_gradient_piece, received_gradient_piece;
   BufferId tokens, labels, hidden, received, embedded, positioned, normed_embedding, embedding_stats, embedding_mask;
   BufferId final_norm, final_stats, final_full, logits, logits32, loss_max, loss_sums, loss, d_logits, d_final_full,
       d_final, d_embedded, d_positioned;
@@ -163,6 +164,8 @@ plan::BufferRef leave_region(BlockBuilder&, const Context&, plan::BufferRef part
                              Beside = Beside::apart);
 /// Pieces of a product that gathers its input piece by piece (1: not cut).
 int64_t gather_pieces(const Context&);
+/// Pieces of a product whose output is reduced and scattered piece by piece.
+int64_t scatter_pieces(const Context&);
 
 /// core/lower/transformer.cpp: one layer, embedding, head.
 void embedding_forward(BlockBuilder&, const Context&);

@@ -201,7 +201,7 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     b.compute("rope", phase, rope(c, Kernel::rope_forward), {ref(l.attention_in, j)}, {ref(l.attention_in, j)});
   core_attention(b, c, l, j, phase, ref(l.attention, j));
   const BufferRef attention_in = narrowed(b, c, phase, ref(l.attention, j), ref(l.attention_f8, j));
-  linear(b, c, "proj", phase, attention_in, id.proj, -1, j, ref(t.projection, j), n.h, n.attention);
+  linear(b, c, "proj", phase, attention_in, id.proj, -1, j, ref(t.projection, j), n.h, n.attention, scatter_pieces(c));
   const BufferRef attended = leave_region(b, c, ref(t.projection, j), ref(t.projection_sum, j), phase, Beside::cut);
   residual_forward(b, c, "residual1", phase, attended, in, id.proj_bias, j, ref(l.residual, j), l.residual_mask);
 
@@ -224,7 +224,7 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     b.compute("activation", phase, op, {ref(l.fc1, j)}, {ref(l.activation, j)});
   }
   const BufferRef activated = narrowed(b, c, phase, ref(l.activation, j), ref(l.activation_f8, j));
-  linear(b, c, "fc2", phase, activated, id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn);
+  linear(b, c, "fc2", phase, activated, id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn, scatter_pieces(c));
   const BufferRef mixed = leave_region(b, c, ref(t.fc2, j), ref(t.fc2_sum, j), phase, Beside::cut);
   residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), id.fc2_bias, j, out, l.output_mask);
 }

@@ -98,6 +98,8 @@ struct ComputeCost::Impl {
       c.flops_per_second = peak->second.n;
     else
       c.flops_per_second = (dtype == DType::f64 ? 0.25 : 1) * facts.peak_32 * 1e12;
+    if (const auto plain = device.peak.find(DType::f32); plain != device.peak.end())
+      c.plain_flops_per_second = plain->second.n;
     c.multiprocessors =
         device.multiprocessors > 0 ? static_cast<double>(device.multiprocessors) : facts.multiprocessors;
     c.memory_bytes_per_second = device.memory_bandwidth.n;
@@ -133,18 +135,19 @@ struct ComputeCost::Impl {
 
   CostEstimate product(const Compute& op) const {
     GemmShape s;
-    s.m = static_cast<double>(op.dims[0]);
+    const int pieces = std::max<int>(1, op.pieces);
+    s.m = static_cast<double>(op.dims[0]) / pieces;
     s.n = static_cast<double>(op.dims[1]);
     s.k = static_cast<double>(op.dims[2]);
     s.groups = op.dims[3] > 1 ? static_cast<double>(op.dims[3]) : 1;
     s.bytes = size_of(op.dtype);
     s.layout = op.transpose_a ? Layout::nt : op.transpose_b ? Layout::tn : Layout::nn;
     // What C costs is what the op writes; an accumulating product reads the same again.
-    const double elements = std::max(1.0, s.groups * s.m * s.n);
+    const double elements = std::max(1.0, s.groups * s.m * s.n * pieces);
     s.output = std::clamp(static_cast<double>(op.work.bytes_written) / elements, 1.0, 8.0);
     if (op.work.bytes_written == 0) s.output = op.accumulate ? 4 : s.bytes == 1 ? 2 : static_cast<double>(s.bytes);
     s.accumulate = op.accumulate ? s.output : 0;
-    return gemm_estimate(s, chip(op.dtype), 1);
+    return gemm_estimate(s, chip(op.dtype), pieces);
   }
 
   CostEstimate unfused(const Compute& op) const {

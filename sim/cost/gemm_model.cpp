@@ -16,23 +16,33 @@ constexpr float kOtherLayout = 0.25f, kOtherChip = 0.25f;
 
 constexpr double kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16};
 
-/// Vector loads need rows that start at 16 bytes; the rows of A, B and C are as long as their contiguous dimension.
-double alignment(const GemmShape& s, const Facts& f) {
+/// Bytes, up to 16, at which every row of A, B and C starts: rows are as long as their contiguous dimension.
+int64_t row_alignment(const GemmShape& s) {
   const auto low_bit = [](double dim, double bytes) {
     const auto n = static_cast<int64_t>(dim) * static_cast<int64_t>(bytes);
     return n & -n;
   };
   const double e = static_cast<double>(s.bytes);
   const double a = s.layout == Layout::nt ? s.m : s.k, b = s.layout == Layout::tn ? s.k : s.n;
-  const int64_t bytes = std::min({low_bit(a, e), low_bit(b, e), low_bit(s.n, std::max(1.0, s.output))});
+  return std::min({int64_t{16}, low_bit(a, e), low_bit(b, e), low_bit(s.n, std::max(1.0, s.output))});
+}
+
+/// Vector loads need 16 bytes; the kernels for narrower loads are slower.
+double alignment(int64_t bytes, const Facts& f) {
   return bytes >= 16 ? 1 : bytes == 8 ? f.align_8 : bytes == 4 ? f.align_4 : f.align_2;
+}
+
+/// Batched 16-bit products that the library of the set runs without the matrix units.
+bool on_plain_cores(const GemmShape& s, const Chip& chip, const Facts& f) {
+  return s.groups > 1 && s.bytes == 2 && f.batch_unaligned > 0 && chip.plain_flops_per_second > 0 &&
+         row_alignment(s) < 16;
 }
 
 }  // namespace
 
 Chip chip_of(const Facts& f, int64_t element_bytes) {
   const double peak = element_bytes == 1 ? f.peak_8 : element_bytes == 2 ? f.peak_16 : f.peak_32;
-  return {peak * 1e12, f.multiprocessors, f.memory_gbps * 1e9, f.l2_mib * 1048576.0, f.power_w};
+  return {peak * 1e12, 0, f.multiprocessors, f.memory_gbps * 1e9, f.l2_mib * 1048576.0, f.power_w};
 }
 
 double clock_of(const Facts& f, const Chip& chip, Regime regime) {
@@ -48,7 +58,15 @@ double clock_of(const Facts& f, const Chip& chip, Regime regime) {
 }
 
 GemmTime model_gemm(const GemmShape& s, const Chip& chip, const Facts& f, std::span<const Tile> tiles, double clock) {
-  const double aligned = alignment(s, f), per_sm = chip.flops_per_second * clock / chip.multiprocessors * aligned;
+  if (on_plain_cores(s, chip, f)) {
+    const double e = static_cast<double>(s.bytes);
+    const double bytes = s.groups * (s.m * s.k * e + s.n * s.k * e + s.m * s.n * (s.output + s.accumulate));
+    const double compute = s.flops() / (chip.plain_flops_per_second * f.batch_unaligned),
+                 memory = bytes / (chip.memory_bytes_per_second * f.gemm_memory_share);
+    return {f.gemm_fixed_us * 1e-6 + std::max(compute, memory), memory > compute};
+  }
+  const double aligned = alignment(row_alignment(s), f),
+               per_sm = chip.flops_per_second * clock / chip.multiprocessors * aligned;
   const double bandwidth = chip.memory_bytes_per_second * f.gemm_memory_share * std::sqrt(aligned);
   const double e = static_cast<double>(s.bytes);
   const double c_bytes = s.groups * s.m * s.n * (s.output + s.accumulate);
@@ -107,6 +125,7 @@ GemmModel::GemmModel(const KernelSet& set) : facts_(set.facts()), tiles_(set.til
 GemmModel::Estimate GemmModel::estimate(const GemmShape& s, const Chip& chip, Regime regime,
                                         std::span<const char> skip) const {
   const GemmTime model = model_gemm(s, chip, facts_, tiles_, clock_of(facts_, chip, regime));
+  if (on_plain_cores(s, chip, facts_)) return {model.seconds, model.memory_bound, false};  // points are of matrix units
   const float m = static_cast<float>(std::log(s.m)), n = static_cast<float>(std::log(s.n)),
               k = static_cast<float>(std::log(s.k));
   float sum = 0, weights = kPrior;

@@ -10,7 +10,8 @@ namespace wt::sim {
 
 /// The chip that a product runs on.
 struct Chip {
-  double flops_per_second = 0;  // peak of the dtype at clock 1
+  double flops_per_second = 0;        // peak of the dtype at clock 1
+  double plain_flops_per_second = 0;  // fp32 without matrix units; 0: not known
   double multiprocessors = 0, memory_bytes_per_second = 0, l2_bytes = 0, power_w = 0;
 };
 Chip chip_of(const Facts& facts, int64_t element_bytes);

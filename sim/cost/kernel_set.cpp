@@ -34,6 +34,7 @@ constexpr FactKey kFactKeys[] = {
     {"align_8", &Facts::align_8},
     {"align_4", &Facts::align_4},
     {"align_2", &Facts::align_2},
+    {"batch_unaligned", &Facts::batch_unaligned},
     {"kernel_us", &Facts::kernel_us},
     {"stream_share", &Facts::stream_share},
     {"l2_gain", &Facts::l2_gain},
@@ -257,7 +258,7 @@ Result<KernelSet> read_kernel_set(const std::string& data, const std::string& na
     const Facts& f = reader.set_.facts();
     for (const FactKey& k : kFactKeys)
       if (f.*(k.member) == 0 && k.member != &Facts::peak_8 && k.member != &Facts::gemm_split_us &&
-          k.member != &Facts::attention_ramp)
+          k.member != &Facts::attention_ramp && k.member != &Facts::batch_unaligned)
         reader.errors_.push_back(
             {fmt::format("{}/kernels/{}/device.csv", data, name), fmt::format("'{}' is missing", k.key), ""});
     if (reader.set_.tiles.empty())

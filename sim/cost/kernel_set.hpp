@@ -22,6 +22,8 @@ struct Facts {
   double gemm_fixed_us = 0, gemm_prologue_k = 0, gemm_memory_share = 0, gemm_split_us = 0, gemm_tail = 1;
   double align_8 = 1, align_4 = 1,
          align_2 = 1;  // share of the tile efficiency when rows start at 8, 4, 2 bytes, not 16
+  double batch_unaligned =
+      0;  // batched 16-bit products of such rows: share of the fp32 rate of the plain cores; 0: align_*
   // kernels that memory bounds
   double kernel_us = 0, stream_share = 0, l2_gain = 1;
   double class_pointwise = 1, class_norm = 1, class_norm_backward = 1, class_reduce = 1, class_loss = 1,

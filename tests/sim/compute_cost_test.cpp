@@ -76,6 +76,35 @@ TEST(ComputeCost, RowsThatDoNotStartAt16BytesAreSlow) {
   EXPECT_GT(vocabulary, 2 * padded);
 }
 
+TEST(ComputeCost, BatchedProductsOff16BytesLeaveTheMatrixUnits) {
+  // 4 sequences of 12 heads (BigScience's 13824 columns in heads of 108 and 144, tensor 8): 9.9 to 10.2 TFLOP/s where rows
+  // start at 8 bytes, an order of magnitude more where they start at 16. Heads of 150 (4 bytes) were not used for the figure.
+  const auto cost = ComputeCost::load(device("a100"));
+  const auto rate = [&](const ComputeCost& c, plan::Kernel kernel, int64_t head) {
+    plan::Compute op;
+    op.kernel = kernel;
+    op.dtype = DType::f16;
+    op.dims = {4, 2048, 12, 12, head};
+    op.work.flops = 2.0 * 48 * 2048 * 2048 * static_cast<double>(head);
+    return op.work.flops / c.estimate(op).time.seconds() / 1e12;
+  };
+  for (const plan::Kernel kernel : {plan::Kernel::scores_forward, plan::Kernel::context_forward}) {
+    for (const int64_t head : {108, 150}) EXPECT_NEAR(rate(cost.value(), kernel, head), 10.1, 0.3) << head;
+    for (const int64_t head : {96, 144}) EXPECT_GT(rate(cost.value(), kernel, head), 70) << head;
+  }
+  // Libraries that keep the matrix units pay less.
+  EXPECT_GT(rate(ComputeCost::load(device("h100")).value(), plan::Kernel::scores_forward, 108), 40);
+}
+
+TEST(ComputeCost, AProductInPiecesIsThatManySmallerProducts) {
+  const auto cost = ComputeCost::load(device("h100"));
+  plan::Compute whole = gemm(2048, 12288, 12288), cut = whole;
+  cut.pieces = 4;
+  EXPECT_NEAR(cost.value().estimate(cut).time.seconds(),
+              4 * cost.value().estimate(gemm(512, 12288, 12288)).time.seconds(), 1e-9);
+  EXPECT_GT(cost.value().estimate(cut).time.seconds(), 1.02 * cost.value().estimate(whole).time.seconds());
+}
+
 TEST(ComputeCost, AWaveMoreCostsAStep) {
   // 108 multiprocessors, tiles of 128 x 256: 108 tiles fill one wave, 110 need a second.
   DeviceSpec d = device("a100");

@@ -14,6 +14,11 @@ int64_t gather_pieces(const Context& c) {
   return c.strategy().tensor_overlap && c.n.sequence_parallel ? c.n.t : 1;  // ring exchange: one piece from each rank
 }
 
+int64_t scatter_pieces(const Context& c) {
+  constexpr int64_t kScatterPieces = 4;  // Transformer Engine's default for pipelined reduce-scatter (facts MG-7)
+  return c.strategy().tensor_overlap && c.n.sequence_parallel ? kScatterPieces : 1;
+}
+
 plan::BufferRef enter_region(BlockBuilder& b, const Context& c, plan::BufferRef x, plan::BufferRef x_full,
                              plan::Phase phase, Beside beside) {
   if (!c.n.sequence_parallel) return x;
@@ -34,8 +39,7 @@ plan::BufferRef leave_region(BlockBuilder& b, const Context& c, plan::BufferRef 
   }
   plan::Collective scatter{plan::CollectiveKind::reduce_scatter, plan::Reduction::sum, c.act, c.tp,
                            bytes_of(c, partial)};
-  constexpr uint32_t kScatterPieces = 4;  // Transformer Engine's default for pipelined reduce-scatter (facts MG-7)
-  if (beside == Beside::cut && c.strategy().tensor_overlap) b.pipeline_next(kScatterPieces);
+  if (beside == Beside::cut && scatter_pieces(c) > 1) b.pipeline_next(static_cast<uint32_t>(scatter_pieces(c)));
   b.op("tp reduce-scatter", phase, plan::Stream::tensor, scatter, {partial}, {sum});
   return sum;
 }
