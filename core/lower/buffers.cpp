@@ -307,6 +307,13 @@ void make_activations(Context& c) {
   e.labels = mb("labels", Role::labels, DType::i32, {n.tokens}, false);
   e.hidden = mb("hidden", Role::activation, c.act, {n.rows, n.h});
   if (n.p > 1 && kept_edges(st) == 2) e.received = mb("received", Role::activation, c.act, {n.rows, n.h}, false);
+  if (n.p > 1 && st.shard_messages && n.t > 1 && !n.sequence_parallel && n.tokens % n.t == 0) {
+    const auto piece = [&](const char* name) { return tmp(name, Role::transient, c.act, {n.rows / n.t, n.h}, false); };
+    e.sent_piece = piece("sent_piece");
+    e.received_piece = piece("received_piece");
+    e.sent_gradient_piece = piece("sent_gradient_piece");
+    e.received_gradient_piece = piece("received_gradient_piece");
+  }
   e.embedded = tmp("embedded", Role::transient, c.act, {n.tokens, n.h}, false);
   e.positioned = tmp("positioned", Role::transient, c.act, {n.tokens, n.h}, false);
   if (m.embedding_norm) {

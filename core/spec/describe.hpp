@@ -174,6 +174,8 @@ void describe(V& v, StrategySpec& s) {
   v.flag("account_for_embedding", s.account_for_embedding, kOptional);
   v.flag("account_for_loss", s.account_for_loss, kOptional);
   v.flag("overlap_p2p", s.overlap_p2p, kOptional);
+  v.flag("shard_messages", s.shard_messages, kOptional);
+  v.flag("serial_messages", s.serial_messages, kOptional);
   v.choice("data_parallel", s.data_parallel, kOptional);
   v.bytes("ddp_bucket", s.ddp_bucket, kOptional);
   v.bytes("ddp_first_bucket", s.ddp_first_bucket, kOptional);

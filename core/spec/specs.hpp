@@ -194,6 +194,12 @@ struct StrategySpec {
   int64_t first_stage_layers = 0, last_stage_layers = 0;  // 0: even split
   bool account_for_embedding = false, account_for_loss = false;  // each counts as one layer in the split
   bool overlap_p2p = true;  // interleaved only; the others are always blocking in Megatron
+  // Without sequence parallelism every tensor rank holds the whole boundary tensor: each sends its piece of the rows and the
+  // receivers gather them (Megatron's scatter-gather optimisation, DeepSpeed's pipe_partitioned).
+  bool shard_messages = false;
+  // Blocking schedules: a stage has sent its gradient before it receives the next activation (DeepSpeed's engine), not both
+  // at once (Megatron's batched exchange).
+  bool serial_messages = false;
   DataParallel data_parallel = DataParallel::ddp;
   Bytes ddp_bucket{25 << 20};  // PyTorch DDP: bytes; the first is 1 MiB
   Bytes ddp_first_bucket{1 << 20};

@@ -121,6 +121,18 @@ const Variant kStrategies[] = {
        j.strategy.schedule = "gpipe";
      }},
     {"pp4_1f1b", [](JobSpec& j) { cut(j, 1, 4, 1); }},
+    {"tp2_pp2_sharded_messages",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 1);
+       j.strategy.shard_messages = j.strategy.serial_messages = true;
+     }},
+    {"tp2_pp2_interleaved_sharded_messages",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 1);
+       j.strategy.schedule = "interleaved";
+       j.strategy.virtual_stages = 2;
+       j.strategy.shard_messages = true;
+     }},
     {"pp2_interleaved",
      [](JobSpec& j) {
        cut(j, 1, 2, 1);

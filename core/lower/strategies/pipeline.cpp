@@ -19,17 +19,40 @@ using plan::Stream;
 using plan::Wait;
 
 namespace {
-int64_t message_bytes(const Context& c) { return c.n.rows * c.n.h * size_of(c.act); }
+int64_t edge_bytes(const Context& c) { return c.n.rows * c.n.h * size_of(c.act); }
+bool sharded(const Context& c) { return c.edge.sent_piece.valid(); }
+int64_t message_bytes(const Context& c) { return sharded(c) ? edge_bytes(c) / c.n.t : edge_bytes(c); }
 Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
 
 void receive(BlockBuilder& b, const Context& c, const char* name, Phase phase, Stream stream, Direction from,
-             plan::BufferRef into, bool after_compute, P2p p2p) {
+             BufferId piece, plan::BufferRef whole, bool after_compute, P2p p2p) {
   const plan::Receive body{from, message_bytes(c)};
-  const uint32_t op = after_compute ? b.op(name, phase, stream, body, {}, {into}, {tail(Stream::compute)})
-                                    : b.op(name, phase, stream, body, {}, {into});
+  const plan::BufferRef into = sharded(c) ? ref(piece) : whole;
+  const bool in_turn = p2p == P2p::blocking && c.strategy().serial_messages && from == Direction::previous_stage;
+  const uint32_t op =
+      in_turn ? b.op(name, phase, stream, body, {}, {into}, {tail(Stream::compute), tail(Stream::send_previous)})
+      : after_compute ? b.op(name, phase, stream, body, {}, {into}, {tail(Stream::compute)})
+                      : b.op(name, phase, stream, body, {}, {into});
   b.before_next_compute({Wait::Kind::op, op});
   if (p2p == P2p::blocking)  // Megatron synchronises the device behind each exchange that is not overlapped
     b.op(fmt::format("{} on host", name), phase, Stream::compute, plan::HostWait{}, {}, {});
+  if (sharded(c)) {
+    const plan::Collective gather{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.tp, edge_bytes(c)};
+    b.before_next_compute({Wait::Kind::op, b.op("tp all-gather edge", phase, Stream::tensor, gather, {into}, {whole})});
+  }
+}
+
+void send(BlockBuilder& b, const Context& c, const char* name, Phase phase, Stream stream, Direction to,
+          plan::BufferRef whole, BufferId piece) {
+  plan::BufferRef from = whole;
+  if (sharded(c)) {
+    plan::Compute slice =
+        streaming(plan::Kernel::copy, c.act, c.n.rows / c.n.t, c.n.h, message_bytes(c), message_bytes(c), 0);
+    slice.group = c.tp;
+    b.compute("cut edge", phase, slice, {whole}, {ref(piece)});
+    from = ref(piece);
+  }
+  b.op(name, phase, stream, plan::Send{to, message_bytes(c)}, {from}, {});
 }
 }  // namespace
 
@@ -47,9 +70,9 @@ void receive_input(BlockBuilder& b, const Context& c, P2p p2p) {
   b.segment(0);
   const bool cloned = c.edge.received.valid();
   receive(b, c, "receive forward", Phase::forward, Stream::receive_previous, Direction::previous_stage,
-          ref(cloned ? c.edge.received : c.edge.hidden), p2p != P2p::overlapped, p2p);
+          c.edge.received_piece, ref(cloned ? c.edge.received : c.edge.hidden), p2p != P2p::overlapped, p2p);
   if (cloned) {
-    const int64_t bytes = message_bytes(c);
+    const int64_t bytes = edge_bytes(c);
     b.compute("clone input", Phase::forward, streaming(plan::Kernel::copy, c.act, c.n.rows, c.n.h, bytes, bytes, 0),
               {ref(c.edge.received)}, {ref(c.edge.hidden)});
   }
@@ -57,21 +80,21 @@ void receive_input(BlockBuilder& b, const Context& c, P2p p2p) {
 
 void send_output(BlockBuilder& b, const Context& c, const ChunkPart& part) {
   b.segment(part.layers);
-  b.op("send forward", Phase::forward, Stream::send_next, plan::Send{Direction::next_stage, message_bytes(c)},
-       {ref(c.edge.hidden)}, {});
+  send(b, c, "send forward", Phase::forward, Stream::send_next, Direction::next_stage, ref(c.edge.hidden),
+       c.edge.sent_piece);
   if (kept_edges(c.strategy()) == 0) b.release_here(ref(c.edge.hidden));
 }
 
 void receive_gradient(BlockBuilder& b, const Context& c, const ChunkPart& part, P2p p2p) {
   b.segment(part.layers);
   receive(b, c, "receive backward", Phase::backward_input, Stream::receive_next, Direction::next_stage,
-          ref(c.tmp.d_hidden), p2p == P2p::blocking, p2p);
+          c.edge.received_gradient_piece, ref(c.tmp.d_hidden), p2p == P2p::blocking, p2p);
 }
 
 void send_gradient(BlockBuilder& b, const Context& c) {
   b.segment(0);
-  b.op("send backward", Phase::backward_input, Stream::send_previous,
-       plan::Send{Direction::previous_stage, message_bytes(c)}, {ref(c.tmp.d_hidden)}, {});
+  send(b, c, "send backward", Phase::backward_input, Stream::send_previous, Direction::previous_stage,
+       ref(c.tmp.d_hidden), c.edge.sent_gradient_piece);
 }
 
 void release_edges(BlockBuilder& b, const Context& c, const ChunkPart& part) {

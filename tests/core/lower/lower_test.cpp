@@ -182,6 +182,26 @@ TEST(Lower, PipelineSendsEveryBoundaryOnce) {
   }
 }
 
+TEST(Lower, ShardedMessagesAreCutAndGatheredAgain) {
+  JobSpec j = tiny_job();
+  j.strategy.pipeline = 2;
+  j.strategy.tensor = 4;
+  const auto gathered = [](const plan::Plan& p, size_t g) { return traffic(p, g).bytes["tp all_gather"]; };
+  const plan::Plan whole = lower(j).value();
+  j.strategy.shard_messages = true;
+  const plan::Plan cut = lower(j).value();
+  for (size_t g = 0; g < 2; ++g) {
+    const double edge = traffic(whole, g).sent;  // one message for each micro-batch
+    EXPECT_DOUBLE_EQ(traffic(cut, g).sent, edge / 4);
+    EXPECT_EQ(gathered(whole, g), 0);
+    EXPECT_DOUBLE_EQ(gathered(cut, g), edge);  // as many messages come in as go out
+  }
+  j.strategy.sequence_parallel = true;  // the rows are cut already
+  const plan::Plan rows = lower(j).value();
+  j.strategy.shard_messages = false;
+  EXPECT_DOUBLE_EQ(traffic(rows, 0).sent, traffic(lower(j).value(), 0).sent);
+}
+
 TEST(Lower, BucketsCloseWhereTheFrameworksCloseThem) {
   JobSpec j =
       tiny_job();  // embedding and head 64,000 each; a layer 61,568 (q 4096, kv 4096, o 4096, mlp 49152, norms 128)

@@ -16,7 +16,7 @@ TEST(Pipeline, EveryScheduleMakesProgressWithAndWithoutOverlap) {
     for (const int64_t pipeline : {2, 4, 8})
       for (const int64_t chunks : {1, 2, 4})
         for (const int64_t rounds : {1, 3})
-          for (const char* overlap : {"false", "true"}) {
+          for (const auto& [overlap, in_turn] : {std::pair{"false", "false"}, {"true", "false"}, {"false", "true"}}) {
             const std::string overrides[] = {
                 "model.layers=32",
                 fmt::format("strategy.pipeline={}", pipeline),
@@ -25,6 +25,8 @@ TEST(Pipeline, EveryScheduleMakesProgressWithAndWithoutOverlap) {
                 fmt::format("strategy.schedule={}", schedule->name),
                 fmt::format("training.global_batch={}", 16 * rounds * (pipeline == 8 ? 1 : 2) / 2),
                 fmt::format("strategy.overlap_p2p={}", overlap),
+                fmt::format("strategy.shard_messages={}", in_turn),
+                fmt::format("strategy.serial_messages={}", in_turn),
             };
             auto job = read_job(WT_SOURCE_DIR "/examples/tiny-gpt.yaml", overrides);
             ASSERT_TRUE(job) << to_text(job.errors());
