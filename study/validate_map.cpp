@@ -172,10 +172,26 @@ bool rule_holds(const Case& row, const YAML::Node& rule) {
 Case corrected(Case row, const YAML::Node& table, std::vector<std::string>& assumptions) {
   for (const YAML::Node& rule : table["corrections"]) {
     if (!rule_holds(row, rule)) continue;
-    const std::string flash = text_of(rule["correct"], "flash_attention");
-    if (flash.empty() || flash == row.flash_attention) continue;
-    row.flash_attention = flash;
-    assumptions.push_back(fmt::format("flash_attention corrected to {}: {}", flash, text_of(rule, "source")));
+    const auto name = [&](std::string_view key, const std::string& value) {
+      assumptions.push_back(fmt::format("{} corrected to {}: {}", key, value, text_of(rule, "source")));
+    };
+    if (const std::string flash = text_of(rule["correct"], "flash_attention");
+        !flash.empty() && flash != row.flash_attention) {
+      row.flash_attention = flash;
+      name("flash_attention", flash);
+    }
+    for (const auto& [key, member] : {std::pair{"gpus", &Case::gpus},
+                                      {"tp", &Case::tp},
+                                      {"pp", &Case::pp},
+                                      {"vpp", &Case::vpp},
+                                      {"micro", &Case::micro}}) {
+      const std::string text = text_of(rule["correct"], key);
+      const auto value = parse_int(text);
+      if (!value || row.*member == *value) continue;
+      row.*member = *value;
+      row.dp = row.grad_accum = std::nullopt;  // what is left of the GPUs and of the batch
+      name(key, text);
+    }
   }
   return row;
 }

@@ -216,6 +216,22 @@ TEST(Mapping, CorrectionsAreNamed) {
   EXPECT_THAT(m.assumptions, Contains(HasSubstr("flash_attention corrected to false")));
 }
 
+TEST(Mapping, ACorrectedPlanReplacesWhatFollowsFromIt) {
+  const Mapping m = map_of({{"GPT tiny", "GPT-3 175B"},
+                            {"gpus_total: 16", "gpus_total: 128"},
+                            {"tp: 2, pp: 4, dp: 2", "tp: 4, pp: 8, dp: 4"},
+                            {"micro: 2", "micro: 1"},
+                            {"Megatron-Core r0.8.0", "NeMo Megatron 22.x/23.x"}});
+  for (const char* change : {"tp corrected to 8", "micro corrected to 2"})
+    EXPECT_THAT(m.assumptions, Contains(HasSubstr(change)));
+  const JobSpec job = job_of(m);
+  EXPECT_EQ(job.strategy.tensor, 8);
+  EXPECT_EQ(job.strategy.pipeline, 8);
+  EXPECT_EQ(job.cluster.ranks(), 128);
+  EXPECT_THAT(m.assumptions, Contains(HasSubstr("dp not given: 2 is what is left")));
+  EXPECT_EQ(job.training.micro_batch, 2);
+}
+
 TEST(Mapping, EveryRuleHasAUserAndASource) {
   // The mapping of any framework yields a job that the strict reader takes.
   for (const char* framework :
