@@ -197,8 +197,8 @@ struct StrategySpec {
   // Without sequence parallelism every tensor rank holds the whole boundary tensor: each sends its piece of the rows and the
   // receivers gather them (Megatron's scatter-gather optimisation, DeepSpeed's pipe_partitioned).
   bool shard_messages = false;
-  // Blocking schedules: a stage has sent its gradient before it receives the next activation (DeepSpeed's engine), not both
-  // at once (Megatron's batched exchange).
+  // Blocking schedules: gradient and activation cross a boundary one after the other (DeepSpeed's engine; here the gradient
+  // first), not both at once (Megatron's batched exchange).
   bool serial_messages = false;
   DataParallel data_parallel = DataParallel::ddp;
   Bytes ddp_bucket{25 << 20};  // PyTorch DDP: bytes; the first is 1 MiB
