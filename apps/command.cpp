@@ -20,6 +20,10 @@ std::vector<Command>& registered() {
 }
 constexpr int64_t kMostNodes = int64_t{1} << 24;  // as cluster.nodes in a file
 
+std::vector<std::string>& words() {
+  static std::vector<std::string> list;
+  return list;
+}
 std::string& command_line_text() {
   static std::string text;
   return text;
@@ -73,9 +77,11 @@ CLI::Validator count_to(int64_t most) {
 }
 
 const std::string& command_line() { return command_line_text(); }
+const std::vector<std::string>& command_words() { return words(); }
 
 void set_command_line(int argc, char** argv) {
   std::string text = "windtunnel";
+  words().assign(argv + 1, argv + argc);
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     const bool plain = !word.empty() && word.find_first_of(" \t\"'\\$") == std::string_view::npos;

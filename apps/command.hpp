@@ -41,6 +41,8 @@ CLI::Validator count_to(int64_t most);  // whole, from 1
 
 /// "windtunnel simulate job.yaml --json", for traces.
 const std::string& command_line();
+/// The words behind the program's name, as they came.
+const std::vector<std::string>& command_words();
 void set_command_line(int argc, char** argv);
 
 /// JOB, --set, --cluster, --nodes.

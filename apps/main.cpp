@@ -5,6 +5,7 @@
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is seen as EPIPE by write_out, not as a killed process
+  std::signal(SIGXFSZ, SIG_IGN);  // so is a file that may not grow: a failed write, not a killed process
   wt::apps::set_command_line(argc, argv);
   CLI::App app{
       "Windtunnel predicts what a cluster does with a large-model training job, before it is bought.\n"

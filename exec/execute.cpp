@@ -434,19 +434,25 @@ Result<RunSummary> run_rank(const Plan& plan, Machine& machine, const RunOptions
   if (!made) return made.errors();
   Executor& e = *made.value();
   if (const Status s = e.setup(); !s) return s.errors();
+  auto call = [&](const std::function<Status(Executor&)>& hook) { return hook ? hook(e) : ok_status(); };
+  if (const Status s = call(options.begin); !s) return s.errors();
   RunSummary summary;
   summary.arenas = e.script().arenas;
   std::vector<Time> measured;
   const RankId rank = machine.communicator->rank();
-  for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
+  const int64_t todo = std::max<int64_t>(0, options.warmup + options.steps - e.state().step);
+  summary.warmups = std::min(options.warmup, std::max<int64_t>(0, todo - 1));
+  for (int64_t i = 0; i < todo; ++i) {
     auto outcome = e.step();
     if (!outcome) return outcome.errors();
-    const bool counts = i >= options.warmup;
+    const bool counts = i >= summary.warmups;
     summary.steps.push_back(outcome.value());
     if (counts) measured.push_back(outcome.value().time);
-    if (counts && options.sink) options.sink->spans(rank.v, static_cast<uint32_t>(i - options.warmup), e.spans());
+    if (counts && options.sink) options.sink->spans(rank.v, static_cast<uint32_t>(i - summary.warmups), e.spans());
     if (rank.v == 0 && options.on_step) options.on_step(outcome.value(), counts);
+    if (const Status s = call(options.stepped); !s) return s.errors();
   }
+  if (const Status s = call(options.end); !s) return s.errors();
   if (options.inspect) options.inspect(e);
   std::sort(measured.begin(), measured.end());
   if (const size_t n = measured.size(); n > 0)

@@ -116,16 +116,20 @@ class Executor {
 
 struct RunOptions {
   ExecuteOptions execute;
-  int64_t warmup = 1, steps = 10;
-  trace::Sink* sink = nullptr;  // receives the measured steps, numbered from 0
+  int64_t warmup = 1, steps = 10;  // the run is over when so many steps together were done, by itself or before it
+  trace::Sink* sink = nullptr;     // receives the measured steps of this rank, numbered from 0
   /// Called on rank 0 after each step; `measured` is false for warm-ups.
   std::function<void(const StepOutcome&, bool measured)> on_step;
-  /// Called on every rank's thread after the last step.
+  /// Called on every rank's thread, all together: after the setup (it may continue from an earlier state), after each step,
+  /// after the last one. A failure ends the run.
+  std::function<Status(Executor&)> begin, stepped, end;
+  /// Called on every rank's thread after that.
   std::function<void(Executor&)> inspect;
 };
 
 struct RunSummary {
-  std::vector<StepOutcome> steps;        // warm-ups first
+  std::vector<StepOutcome> steps;        // that this run did, warm-ups first
+  int64_t warmups = 0;                   // of them
   Time median;                           // of the measured steps
   Time clock_uncertainty;                // the largest of all ranks
   std::array<ArenaUse, kSpaces> arenas;  // of this rank
