@@ -87,6 +87,7 @@ TEST_F(Store, EveryMeshLoadsWhatAnyOtherSaved) {
   };
   std::vector<Job> jobs;
   for (std::vector<std::string> mesh : meshes) {
+    if (kThreadSanitizer && jobs.size() == 3) break;
     mesh.push_back("training.precision=bf16");
     jobs.push_back(job_of(mesh));
   }
@@ -395,6 +396,7 @@ TEST_F(Broken, AFullDisk) {
 
 // A process that saves in a loop is killed at random moments; whatever it had finished loads whole.
 TEST_F(Store, KilledAtAnyMomentTheLastGoodOneLoads) {
+  if (kThreadSanitizer) GTEST_SKIP() << "the sanitizer does not follow threads of a forked process";
   const Job job = job_of({"cluster.node.devices=1"});
   int64_t last = 0;
   for (int round = 0; round < 15; ++round) {
