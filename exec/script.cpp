@@ -253,7 +253,7 @@ class Writer {
         WT_CHECK(view, "{}: '{}' is placed nowhere", where(t), plan_.buffer(base).name);
         offset += view_offset(plan_, rank_, *view, layer);
         base = view->base;
-        layer = -1;
+        if (!plan_.buffer(base).per_layer) layer = -1;
       }
       const auto it = memory_.live.find(instance_of(v, t, ref, base));
       WT_CHECK(it != memory_.live.end(), "{}: '{}' is not reserved", where(t), plan_.buffer(base).name);

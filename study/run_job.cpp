@@ -116,7 +116,7 @@ Result<JobResult> run_job(const JobSpec& job, plan::Plan plan, const RunOptions&
   JobResult r;
   r.job = job;
   r.plan = std::move(plan);
-  if (r.job.strategy.data == 0) r.job.strategy.data = r.plan.mesh.size("dp");
+  if (r.job.strategy.data == 0) r.job.strategy.data = r.plan.mesh.data_ranks();
   r.plan_digest = plan::digest(r.plan);
 
   sim::SimulateOptions simulate;

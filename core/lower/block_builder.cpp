@@ -39,12 +39,7 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
                           std::span<const Wait> extra) {
   WT_CHECK(open_, "op '{}' outside a segment", name);
   const auto index = static_cast<uint32_t>(block_.ops.size());
-  Op o;
-  o.name = name;
-  o.phase = phase;
-  o.stream = stream;
-
-  o.waits.begin = static_cast<uint32_t>(block_.waits.size());
+  const auto first_wait = static_cast<uint32_t>(block_.waits.size());
   const bool receives = std::holds_alternative<plan::Receive>(body);
   const bool copies = stream == Stream::copy_in || stream == Stream::copy_out;
   if (stream != Stream::compute) {
@@ -66,7 +61,7 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
         if (hit == begin + w.writes.count) continue;
         if (w.stream != Stream::compute) {
           const Wait wait = pieces_ > 1 ? Wait{Wait::Kind::piece, k, 0, pieces_} : Wait{Wait::Kind::op, k};
-          const auto first = block_.waits.begin() + o.waits.begin;
+          const auto first = block_.waits.begin() + first_wait;
           if (std::find(first, block_.waits.end(), wait) == block_.waits.end()) block_.waits.push_back(wait);
         }
         break;
@@ -75,9 +70,37 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
     pending_.clear();
   }
   pieces_ = 0;
-  block_.waits.insert(block_.waits.end(), extra.begin(), extra.end());
-  o.waits.count = static_cast<uint32_t>(block_.waits.size()) - o.waits.begin;
+  for (auto a = when_read_.begin(); a != when_read_.end();) {
+    const bool hit = std::any_of(reads.begin(), reads.end(), [&](const BufferRef& r) {
+      return std::find(a->operands.begin(), a->operands.end(), r) != a->operands.end();
+    });
+    if (hit) block_.waits.push_back(a->wait);
+    a = hit ? when_read_.erase(a) : a + 1;
+  }
+  for (const Wait& w : extra)
+    if (std::find(block_.waits.begin() + first_wait, block_.waits.end(), w) == block_.waits.end())
+      block_.waits.push_back(w);
+  return append(name, phase, stream, std::move(body), reads, writes, first_wait);
+}
 
+uint32_t BlockBuilder::beside(std::string_view name, plan::Phase phase, Stream stream, plan::Body body,
+                              std::span<const BufferRef> reads, std::span<const BufferRef> writes,
+                              std::span<const Wait> waits) {
+  WT_CHECK(open_, "op '{}' outside a segment", name);
+  const auto first_wait = static_cast<uint32_t>(block_.waits.size());
+  block_.waits.insert(block_.waits.end(), waits.begin(), waits.end());
+  return append(name, phase, stream, std::move(body), reads, writes, first_wait);
+}
+
+uint32_t BlockBuilder::append(std::string_view name, plan::Phase phase, Stream stream, plan::Body body,
+                              std::span<const BufferRef> reads, std::span<const BufferRef> writes,
+                              uint32_t first_wait) {
+  const auto index = static_cast<uint32_t>(block_.ops.size());
+  Op o;
+  o.name = name;
+  o.phase = phase;
+  o.stream = stream;
+  o.waits = {first_wait, static_cast<uint32_t>(block_.waits.size()) - first_wait};
   o.reads = {static_cast<uint32_t>(block_.refs.size()), static_cast<uint32_t>(reads.size())};
   block_.refs.insert(block_.refs.end(), reads.begin(), reads.end());
   o.writes = {static_cast<uint32_t>(block_.refs.size()), static_cast<uint32_t>(writes.size())};
@@ -94,6 +117,30 @@ void BlockBuilder::release_here(BufferRef ref) {
   explicit_.push_back({static_cast<uint32_t>(block_.ops.size() - 1), ref, false});
 }
 
+/// Puts ops in the place of labels.
+void BlockBuilder::name_waits() {
+  const Segment& s = block_.segments.back();
+  for (uint32_t k = s.first_op; k < s.first_op + s.op_count; ++k) {
+    const Range range = block_.ops[k].waits;
+    for (uint32_t w = range.begin; w < range.begin + range.count; ++w) {
+      uint32_t& index = block_.waits[w].index;
+      if (block_.waits[w].kind != Wait::Kind::op || index < kFirstLabel) continue;
+      uint32_t found = UINT32_MAX;
+      if (index == kFirstLabel + kEndOfIteration) {
+        for (uint32_t last = s.first_op + s.op_count; last-- > s.first_op && found == UINT32_MAX;)
+          if (block_.ops[last].stream == Stream::compute) found = last;
+      } else {
+        for (const Label& l : labels_)
+          if (kFirstLabel + l.label == index) found = l.op;
+      }
+      WT_CHECK(found != UINT32_MAX, "op '{}' waits for label {}, which names no op", block_.ops[k].name,
+               index - kFirstLabel);
+      index = found;
+    }
+  }
+  labels_.clear();
+}
+
 void BlockBuilder::close_segment() {
   if (!open_) return;
   open_ = false;
@@ -103,6 +150,9 @@ void BlockBuilder::close_segment() {
     block_.segments.pop_back();
     return;
   }
+  name_waits();
+  WT_CHECK(when_read_.empty(), "segment at op {}: nothing reads what {} waits stand for", s.first_op,
+           when_read_.size());
 
   struct Use {
     BufferRef ref;
@@ -133,6 +183,7 @@ void BlockBuilder::close_segment() {
   for (const Use& u : uses) {
     const plan::Buffer& b = plan_.buffer(u.ref.buffer);
     if (b.view || b.scope == Scope::persistent || b.scope == Scope::rank) continue;
+    if (std::find(kept_out_.begin(), kept_out_.end(), u.ref.buffer) != kept_out_.end()) continue;
     const bool dropped = std::find(discarded_.begin(), discarded_.end(), u.ref) != discarded_.end();
     if (b.scope == Scope::invocation) {
       if (u.written_first) reserves.emplace_back(u.first, u.ref);

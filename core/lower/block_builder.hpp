@@ -43,6 +43,23 @@ class BlockBuilder {
     return op(name, phase, plan::Stream::compute, plan::Body(std::move(c)), reads, writes);
   }
 
+  /// An op that waits for `waits` alone, beside its predecessor on its stream: what runs ahead of the compute stream.
+  uint32_t beside(std::string_view name, plan::Phase, plan::Stream, plan::Body, std::span<const plan::BufferRef> reads,
+                  std::span<const plan::BufferRef> writes, std::span<const plan::Wait> waits);
+
+  /// The first op that reads one of `operands` in this segment waits for this too.
+  void when_read(std::span<const plan::BufferRef> operands, plan::Wait wait) {
+    when_read_.push_back({{operands.begin(), operands.end()}, wait});
+  }
+
+  /// A wait for an op of this segment that is appended later, `iterations_back` (1 or more) iterations ago. name_op says
+  /// which op the label means; kEndOfIteration is the last op of the compute stream.
+  static constexpr uint32_t kEndOfIteration = 0;
+  static plan::Wait labelled(uint32_t label, uint32_t iterations_back) {
+    return {plan::Wait::Kind::op, kFirstLabel + label, iterations_back};
+  }
+  void name_op(uint32_t label, uint32_t op) { labels_.push_back({label, op}); }
+
   /// The next compute op waits for these too, and so do collectives and sends that are issued before it.
   void before_next_compute(plan::Wait wait) { pending_.push_back(wait); }
 
@@ -55,13 +72,19 @@ class BlockBuilder {
   /// Reserved or released explicitly, beside the rules, at the op added last.
   void reserve_here(plan::BufferRef ref);
   void release_here(plan::BufferRef ref);
+  /// The rules leave the storage of this buffer alone: it is reserved and released explicitly.
+  void keep_out(BufferId buffer) { kept_out_.push_back(buffer); }
 
   bool empty() const { return block_.ops.empty(); }
   plan::Block finish();
 
  private:
   void close_segment();
+  void name_waits();
+  uint32_t append(std::string_view name, plan::Phase, plan::Stream, plan::Body, std::span<const plan::BufferRef> reads,
+                  std::span<const plan::BufferRef> writes, uint32_t first_wait);
 
+  static constexpr uint32_t kFirstLabel = UINT32_MAX - 4096;  // above every index of an op
   const plan::Plan& plan_;
   plan::Block block_;
   Lifetimes lifetimes_;
@@ -75,6 +98,16 @@ class BlockBuilder {
     bool reserve;
   };
   std::vector<Explicit> explicit_;
+  struct Awaited {
+    Refs operands;
+    plan::Wait wait;
+  };
+  std::vector<Awaited> when_read_;
+  struct Label {
+    uint32_t label, op;
+  };
+  std::vector<Label> labels_;
+  std::vector<BufferId> kept_out_;
 };
 
 }  // namespace wt::lower

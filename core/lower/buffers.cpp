@@ -41,22 +41,48 @@ void make_sizes(Context& c) {
   n.vocab = n.padded_vocab / n.t;
   n.micro_batches = tr.global_batch / (tr.micro_batch * n.dp);
   c.act = tr.param_dtype;
-  c.grad = st.gradient_dtype;
+  c.grad = has_units(st) ? c.act : st.gradient_dtype;
+  c.fresh_gradients = has_units(st);
 }
 
 void make_mesh(Context& c) {
   auto& p = c.plan;
-  p.mesh.axes = {{"pp", c.n.p}, {"dp", c.n.dp}, {"tp", c.n.t}};
-  const AxisId pp{0}, dp{1}, tp{2};
+  // Levels of data parallelism, the common refinement of replicas, shard groups and the smaller groups in them: replicas
+  // outermost, so that the ranks of a node share one copy.
+  const ShardSizes sizes = shard_sizes(c.job, c.n.dp);
+  const int64_t copies = c.n.dp / sizes.shard, far = sizes.shard / sizes.near;
+  const bool hybrid = has_units(c.job.strategy) && copies > 1 && sizes.shard > 1;
+  p.mesh.axes = {{"pp", c.n.p}, {"dp", hybrid ? copies : c.n.dp / sizes.near}};
+  if (hybrid) p.mesh.axes.push_back({"dp_shard", far});
+  if (sizes.near > 1) p.mesh.axes.push_back({"dp_near", sizes.near});
+  p.mesh.axes.push_back({"tp", c.n.t});
+  const auto last = static_cast<uint32_t>(p.mesh.axes.size() - 1);
+  const AxisId pp{0}, tp{last};
+  std::vector<AxisId> dp;
+  for (uint32_t i = 1; i < last; ++i) dp.push_back(AxisId{i});
   auto add = [&](std::string name, std::vector<AxisId> axes, std::optional<plan::AxisFilter> filter = {}) {
     p.groups.push_back({std::move(name), std::move(axes), std::move(filter)});
     return GroupId{static_cast<uint32_t>(p.groups.size() - 1)};
   };
   c.tp = add("tp", {tp});
-  c.dp = add("dp", {dp});
+  c.dp = add("dp", dp);
   c.pp = add("pp", {pp});
   c.model = add("model", {pp, tp});
-  c.world = add("world", {pp, dp, tp});
+  auto with = [](std::vector<AxisId> some, AxisId more) {
+    some.push_back(more);
+    return some;
+  };
+  std::vector<AxisId> world = with(dp, tp);
+  world.insert(world.begin(), pp);
+  c.world = add("world", world);
+  c.norm = shards_optimizer(c.job.strategy) ? c.world : c.model;
+  if (has_units(c.job.strategy)) {
+    const std::vector<AxisId> cut(dp.begin() + (hybrid ? 1 : 0), dp.end());
+    if (sizes.shard > 1) c.shard = hybrid ? add("dp_shard", cut) : c.dp;
+    if (copies > 1) c.replicas = hybrid ? add("dp_replicas", {dp[0]}) : c.dp;
+    if (sizes.near > 1) c.near = add("dp_near", {dp.back()});
+    c.norm = hybrid ? add("norm", with(cut, tp)) : sizes.shard > 1 ? c.world : c.model;
+  }
   if (c.job.model.tied_embeddings && c.n.p > 1)
     c.embedding = add("embedding", {pp}, plan::AxisFilter{pp, {0, c.n.p - 1}});
 }
@@ -85,7 +111,8 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
   g.dtype = c.grad;
   g.init = Init::none;
   g.init_scale = 0;
-  if (!c.job.training.gradient_fusion && w.shape.size() == 2 && init == Init::normal && name != "position") {
+  if (!c.fresh_gradients && !c.job.training.gradient_fusion && w.shape.size() == 2 && init == Init::normal &&
+      name != "position") {
     Buffer f;
     f.name = name + ".fresh";
     f.role = Role::transient;

@@ -7,6 +7,7 @@
 
 #include "core/lower/context.hpp"
 #include "core/lower/schedule.hpp"
+#include "core/spec/names.hpp"
 
 namespace wt::lower {
 
@@ -193,6 +194,66 @@ void check_size(const JobSpec& j, Faults& f) {
           t.global_batch, t.seq_len, m.layers, width);
 }
 
+/// What the frameworks refuse, and what cannot be planned yet.
+void check_units(const JobSpec& j, Faults& f) {
+  const StrategySpec& s = j.strategy;
+  const FsdpSpec& u = s.fsdp;
+  const bool fsdp2 = s.data_parallel == DataParallel::fsdp2, torch = fsdp2 || s.data_parallel == DataParallel::fsdp;
+  if (!torch && u != FsdpSpec{})
+    f.add("strategy.fsdp", "has no effect with data_parallel: {}", to_text(s.data_parallel)),
+        f.hint("remove it, or data_parallel: fsdp, fsdp2");
+  if (s.data_parallel != DataParallel::zero3 && s.zero != ZeroSpec{})
+    f.add("strategy.zero", "has no effect with data_parallel: {}", to_text(s.data_parallel)),
+        f.hint("remove it, or data_parallel: zero3");
+  if (!has_units(s)) return;
+  if (s.pipeline > 1) {
+    if (torch)
+      f.add("strategy.pipeline", "sharded units on pipeline stages cannot be planned yet");
+    else
+      f.add("strategy.pipeline", "DeepSpeed's pipeline engine refuses ZeRO 2 and 3: it runs with stages 0 and 1");
+    f.hint(torch ? "legal: 1" : "legal: 1, or data_parallel: zero1");
+  }
+  if (j.training.compute_dtype == DType::f8)
+    f.add("training.precision", "fp8 products of sharded weights cannot be planned yet"),
+        f.hint("legal: bf16, fp16, fp32");
+  if (s.recompute.kind == RecomputeKind::full && s.recompute.method == RecomputeMethod::uniform &&
+      s.recompute.layers > 1)
+    f.add("strategy.recompute.layers", "{} layers of one checkpoint with units of one layer cannot be planned yet",
+          s.recompute.layers),
+        f.hint("legal: 1");
+  if (!torch) return;
+  const int64_t cut = s.tensor * s.pipeline * s.context;
+  const int64_t data = s.data != 0 ? s.data : std::max<int64_t>(1, j.cluster.ranks() / std::max<int64_t>(1, cut));
+  const bool hybrid = u.sharding == ShardingKind::hybrid_shard || u.sharding == ShardingKind::hybrid_shard_zero2;
+  if (u.shard_size > 0 && !hybrid)
+    f.add("strategy.fsdp.shard_size", "needs sharding: hybrid_shard or hybrid_shard_zero2");
+  const int64_t shard = shard_sizes(j, data).shard;
+  if (hybrid && data % shard != 0) {
+    f.add(u.shard_size > 0 ? "strategy.fsdp.shard_size" : "strategy.fsdp.sharding",
+          "{} data-parallel ranks are not a multiple of shard groups of {}", data, shard);
+    f.hint(nearest_divisors(data, shard));
+  }
+  if (fsdp2 && u.sharding != ShardingKind::full_shard && u.sharding != ShardingKind::hybrid_shard) {
+    f.add("strategy.fsdp.sharding", "fsdp2 has no {}", to_text(u.sharding));
+    f.hint("legal: full_shard, hybrid_shard, with reshard_after_forward: false for what stays gathered");
+  }
+  if (!fsdp2 && u.reshard_after_forward != 1) {
+    f.add("strategy.fsdp.reshard_after_forward", "is fsdp2's: fsdp says it with sharding");
+    f.hint("legal: sharding: full_shard, shard_grad_op");
+  }
+  if (fsdp2 && u.reshard_after_forward > 1 &&
+      (shard % u.reshard_after_forward != 0 || u.reshard_after_forward >= shard)) {
+    f.add("strategy.fsdp.reshard_after_forward", "groups of {} are not smaller parts of shard groups of {}",
+          u.reshard_after_forward, shard);
+    f.hint(nearest_divisors(shard, u.reshard_after_forward));
+  }
+  if (fsdp2 && u.backward_prefetch == BackwardPrefetch::post)
+    f.add("strategy.fsdp.backward_prefetch", "fsdp2 has no post"), f.hint("legal: pre, none");
+  if (u.keep_last > j.model.layers)
+    f.add("strategy.fsdp.keep_last", "{} blocks of {}", u.keep_last, j.model.layers),
+        f.hint(fmt::format("legal: 0 to {}", j.model.layers));
+}
+
 }  // namespace
 
 Diagnostics check_job(const JobSpec& job) {
@@ -219,6 +280,7 @@ Diagnostics check_job(const JobSpec& job) {
   check_batch(job, f);
   check_pipeline(job, f);
   check_data(job, f);
+  check_units(job, f);
   check_size(job, f);
   return f.take();
 }

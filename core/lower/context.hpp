@@ -2,6 +2,7 @@
 // Passes talk to each other only through this. No behaviour beyond making buffers.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -71,6 +72,39 @@ struct EdgeBuffers {  // embedding and head
       d_final, d_embedded, d_positioned;
 };
 
+/// Parameters of a unit that lie one behind the other and are cut evenly over the shard group (strategies/units.cpp).
+/// Buffers that the strategy has no use for are invalid.
+struct Flat {
+  struct Member {
+    int parameter;
+    int64_t offset;
+  };
+  std::vector<Member> members;
+  int64_t elements = 0, layer_elements = 0;  // padded; model units: distance of layers
+  bool tensor_duplicate = false;             // equal on all tensor ranks
+  bool resident = false;                     // the whole weights are there all the time
+  bool direct = false;                       // the first reduce-scatter of a step writes shard_gradient itself
+  BufferId weights, gradient;                // whole, as the model reads and writes them
+  BufferId shard;                            // what the rank keeps of the weights between their uses
+  BufferId low, gathered, near;  // the shard in the dtype of compute; what a gather wrote; the shard of a smaller group
+  BufferId accumulated, wire, reduced;     // whole gradients: of several micro-batches, as sent; the shard as received
+  BufferId shard_gradient, main_gradient;  // accumulated over micro-batches; in fp32 for the update
+  BufferId master, moment1, moment2, padding;  // padding: of the gradient
+};
+/// What is gathered, and reduced, together. A per-layer unit exists once for each layer.
+struct Unit {
+  enum class Span : uint8_t {
+    layer,      // of each layer, around it
+    embedding,  // around the embedding, in both passes
+    head,       // from the head's forward to its backward
+    root        // from the begin of the forward to the end of the backward
+  };
+  std::string name;
+  Span span = Span::layer;
+  std::vector<Flat> flats;
+  bool per_layer() const { return span == Span::layer; }
+};
+
 /// Part of a model chunk with what lowering must remember beside plan::Part.
 struct ChunkPart {
   PartId id;
@@ -94,7 +128,9 @@ struct ChunkPart {
   BufferId norm_copy;             // the largest owned gradient in 64 bits
   BufferId step_flat, step_main;  // DeepSpeed's update: what the rank owns in one piece, flattened and in fp32
   std::vector<Bucket> buckets;    // bucket 0: the last parameters
-  BlockId forward, forward_first, backward, backward_last;
+  std::vector<Unit> units;        // instead of buckets where units are sharded: those of a layer, then the root's
+  // Of the first and the last micro-batch, where those differ from the others.
+  BlockId forward, forward_first, backward, backward_first, backward_last;
   BlockId load, build, master, moments, narrow, zero, reduce, tail, sum_squares, update, gather;
 };
 
@@ -103,8 +139,11 @@ struct Context {
   plan::Plan& plan;
   Sizes n{};
   DType act = DType::bf16;  // activations and the weights that compute reads
-  DType grad = DType::f32;  // gradient accumulation buffer and wire
+  DType grad = DType::f32;  // gradient accumulation buffer and wire; of units: as autograd makes them
   GroupId tp{}, dp{}, pp{}, world{}, model{}, embedding{};
+  GroupId shard{}, replicas{}, near{};  // of units: over which they are cut, copied, cut again after the forward
+  GroupId norm{};                       // ranks whose gradients differ
+  bool fresh_gradients = false;         // products write gradients, they do not add to them
   std::vector<Parameter> parameters{};
   ParameterIds id{};
   LayerBuffers saved{}, remade{};
@@ -178,12 +217,22 @@ void head_forward(BlockBuilder&, const Context&, const ChunkPart&);
 void head_backward(BlockBuilder&, const Context&, const ChunkPart&);
 
 /// core/lower/strategies/recompute.cpp: the layer segments of a forward and a backward under the recompute setting.
-/// With hooks every layer (or checkpoint group) is a segment of its own, and the hooks add ops before or after it.
+/// Hooks add ops before or after layers; layers are iterations of one segment where the hooks call them alike.
+enum class Way : uint8_t { forward, backward };
+struct LayerPlace {
+  int64_t layer = 0;
+  int offset = 0;                          // from the first layer of the segment
+  int64_t item = 0, items = 1, times = 1;  // layer in the iteration, layers of an iteration, iterations
+};
 struct LayerHooks {
   virtual ~LayerHooks() = default;
-  /// `layer` is `offset` layers after the first of the segment.
-  virtual void before_forward(BlockBuilder&, int64_t layer, int offset) = 0;
-  virtual void after_backward(BlockBuilder&, int64_t layer) = 0;
+  /// Layers of one iteration, and whether two layers do the same.
+  virtual int64_t period(Way) const { return 1; }
+  virtual bool alike(Way, int64_t, int64_t) const { return false; }
+  virtual void before_forward(BlockBuilder&, const LayerPlace&) {}
+  virtual void after_forward(BlockBuilder&, const LayerPlace&) {}
+  virtual void before_backward(BlockBuilder&, const LayerPlace&) {}
+  virtual void after_backward(BlockBuilder&, const LayerPlace&) {}
 };
 void layers_forward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
 void layers_backward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
@@ -214,6 +263,52 @@ void make_buckets(Context&, ChunkPart&);
 void reduce_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
 /// The index of the op made; nothing where no gathering is needed.
 std::optional<uint32_t> gather_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
+
+/// core/lower/strategies/units.cpp: weights and gradients cut in units that are gathered and reduced on their own.
+bool has_units(const StrategySpec&);
+/// Ranks of the shard group and of the smaller one after the forward (1: none); what is left of `data` are replicas.
+struct ShardSizes {
+  int64_t shard = 1, near = 1;
+};
+/// What a unit's gradients are sent in, and the weights that the optimizer updates are kept in.
+DType wire_dtype(const Context&);
+DType kept_dtype(const Context&);
+ShardSizes shard_sizes(const JobSpec&, int64_t data);
+void make_units(Context&, ChunkPart&);
+/// With no_sync a unit that is not resharded after the forward stays whole until the last micro-batch (facts FS1-8).
+bool keeps_across_micro_batches(const Context&);
+/// Whether blocks are freed between forward and backward.
+bool reshards(const StrategySpec&);
+/// Elements of the parameters of one layer on this rank.
+int64_t layer_elements(const Context&);
+/// core/lower/strategies/unit_passes.cpp: gathers and reductions beside the layers.
+struct UnitPass {
+  Way way = Way::forward;
+  bool first = false;    // of the micro-batches
+  bool reduces = false;  // backward: gradients, else they are added up whole
+};
+class UnitHooks final : public LayerHooks {
+ public:
+  UnitHooks(const Context& c, const ChunkPart& part, UnitPass pass);
+  ~UnitHooks() override;
+  void begin(BlockBuilder&);      // in the first segment, before any op
+  void head(BlockBuilder&);       // in the head's segment: before its forward, behind its backward
+  void embedding(BlockBuilder&);  // in the embedding's segment: behind its forward, before its backward
+  void finish(BlockBuilder&);     // in the last segment, after all ops
+  int64_t period(Way) const override;
+  bool alike(Way, int64_t, int64_t) const override;
+  void before_forward(BlockBuilder&, const LayerPlace&) override;
+  void after_forward(BlockBuilder&, const LayerPlace&) override;
+  void before_backward(BlockBuilder&, const LayerPlace&) override;
+  void after_backward(BlockBuilder&, const LayerPlace&) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> s_;
+};
+/// core/lower/strategies/unit_step.cpp: setup and the end of the step.
+void unit_setup_blocks(Context&, ChunkPart&);
+void unit_step_blocks(Context&, ChunkPart&);
 
 /// core/lower/strategies/optimizer.cpp: everything between the last backward and the next step, for one chunk and for
 /// the rank.

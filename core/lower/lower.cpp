@@ -33,12 +33,11 @@ class GatherHooks final : public LayerHooks {
                m.parameter == id.embedding_beta;
       });
   }
-  void before_forward(BlockBuilder& b, int64_t layer, int offset) override {
-    if (part_.split_buckets) need_all(b, [&](const auto& m) { return m.layer == layer; });
-    if (c_.narrow()) narrow_layer(b, c_, offset);
+  void before_forward(BlockBuilder& b, const LayerPlace& at) override {
+    if (part_.split_buckets) need_all(b, [&](const auto& m) { return m.layer == at.layer; });
+    if (c_.narrow()) narrow_layer(b, c_, at.offset);
   }
   void finish(BlockBuilder& b) { need(b, 0); }  // the head reads bucket 0
-  void after_backward(BlockBuilder&, int64_t) override {}
 
  private:
   /// Down to the lowest bucket that holds a wanted parameter.
@@ -73,9 +72,8 @@ class GatherHooks final : public LayerHooks {
 class ReduceHooks final : public LayerHooks {
  public:
   ReduceHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part) {}
-  void before_forward(BlockBuilder&, int64_t, int) override {}
-  void after_backward(BlockBuilder& b, int64_t layer) override {
-    while (next_ < part_.buckets.size() && ready(part_.buckets[next_], layer)) reduce_bucket(b, c_, part_, next_++);
+  void after_backward(BlockBuilder& b, const LayerPlace& at) override {
+    while (next_ < part_.buckets.size() && ready(part_.buckets[next_], at.layer)) reduce_bucket(b, c_, part_, next_++);
   }
   void finish(BlockBuilder& b) {
     while (next_ < part_.buckets.size()) reduce_bucket(b, c_, part_, next_++);
@@ -94,6 +92,60 @@ class ReduceHooks final : public LayerHooks {
   const ChunkPart& part_;
   size_t next_ = 0;
 };
+
+plan::Block unit_forward_block(Context& c, const ChunkPart& part, const std::string& name, bool first) {
+  BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
+  UnitHooks hooks(c, part, {Way::forward, first, false});
+  b.segment(0);
+  hooks.begin(b);
+  embedding_forward(b, c);
+  hooks.embedding(b);
+  layers_forward(b, c, part, &hooks);
+  b.segment(part.layers);
+  hooks.head(b);
+  head_forward(b, c, part);
+  hooks.finish(b);
+  return b.finish();
+}
+
+plan::Block unit_backward_block(Context& c, const ChunkPart& part, const std::string& name, bool first, bool reduces) {
+  BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::backward);
+  UnitHooks hooks(c, part, {Way::backward, first, reduces});
+  b.segment(part.layers);
+  hooks.begin(b);
+  head_backward(b, c, part);
+  hooks.head(b);
+  layers_backward(b, c, part, &hooks);
+  b.segment(0);
+  hooks.embedding(b);
+  embedding_backward(b, c);
+  hooks.finish(b);
+  return b.finish();
+}
+
+/// The first micro-batch makes the gradients that the others add to; with no_sync the last alone reduces them.
+void unit_blocks(Context& c, ChunkPart& part, const std::string& name) {
+  const int64_t m = c.n.micro_batches;
+  const FsdpSpec& s = c.strategy().fsdp;
+  const bool torch =
+      c.strategy().data_parallel == DataParallel::fsdp || c.strategy().data_parallel == DataParallel::fsdp2;
+  const bool no_sync = torch && s.no_sync && m > 1;
+  unit_setup_blocks(c, part);
+  part.forward_first = c.add_block(unit_forward_block(c, part, "forward " + name, true));
+  if (m > 1) {
+    if (keeps_across_micro_batches(c)) {
+      part.forward = c.add_block(unit_forward_block(c, part, "forward again " + name, false));
+    } else {
+      part.forward = part.forward_first;
+    }
+  }
+  part.backward_first = c.add_block(unit_backward_block(c, part, "backward " + name, true, !no_sync));
+  if (m > 1 && no_sync)
+    part.backward_last = c.add_block(unit_backward_block(c, part, "backward reduce " + name, false, true));
+  if (m > (no_sync ? 2 : 1))
+    part.backward = c.add_block(unit_backward_block(c, part, "backward add " + name, false, !no_sync));
+  unit_step_blocks(c, part);
+}
 
 plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool first) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
@@ -164,8 +216,12 @@ void make_part(Context& c, ChunkPart& part, P2p p2p) {
   out.layers = part.layers;
   part.id = {static_cast<uint32_t>(c.plan.parts.size())};
   c.plan.parts.push_back(std::move(out));
-  make_buckets(c, part);
   const std::string name = c.plan.parts[part.id.v].name;
+  if (has_units(c.strategy())) {
+    make_units(c, part);
+    return unit_blocks(c, part, name);
+  }
+  make_buckets(c, part);
 
   const bool replicas = c.n.dp > 1;
   setup_blocks(c, part);
@@ -230,8 +286,9 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
       if (gathers && s.micro_batch == 0 && s.chunk + 1 < chunks && part(s.chunk + 1).gather.valid())
         order.push_back(of_chunk(part(s.chunk + 1).gather, s.chunk + 1, 0));
     } else {
+      const bool first = s.micro_batch == 0 && p.backward_first.valid();
       const bool last = s.micro_batch == c.n.micro_batches - 1 && p.backward_last.valid();
-      order.push_back(of_chunk(last ? p.backward_last : p.backward, s.chunk, s.micro_batch));
+      order.push_back(of_chunk(first ? p.backward_first : last ? p.backward_last : p.backward, s.chunk, s.micro_batch));
     }
   }
   each(order, &ChunkPart::reduce, true);

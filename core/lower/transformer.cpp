@@ -84,7 +84,7 @@ void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef
   b.compute(name, Phase::backward_input, g, {dy, c.operand(weight, j)}, {dx});
 }
 
-/// dW += dy^T x; db += column sums of dy.
+/// dW += dy^T x (of units: dW = dy^T x); db += column sums of dy.
 void linear_weight(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int weight, int bias,
                    int j, int64_t out, int64_t in, int64_t bias_rows) {
   const BufferId fresh = c.parameters[static_cast<size_t>(weight)].fresh;
@@ -96,7 +96,8 @@ void linear_weight(BlockBuilder& b, const Context& c, const char* name, BufferRe
               streaming(Kernel::add, c.grad, out, in, read, elements * size_of(c.grad), 1),
               {c.gradient(weight, j), ref(fresh, j)}, {c.gradient(weight, j)});
   } else {
-    b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, dtype(c, dy), c.grad, true, false, true), {dy, x},
+    b.compute(name, Phase::backward_weight,
+              gemm(out, in, c.n.tokens, dtype(c, dy), c.grad, true, false, !c.fresh_gradients), {dy, x},
               {c.gradient(weight, j)});
   }
   if (bias >= 0 && bias_rows > 0) {

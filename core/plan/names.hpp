@@ -60,7 +60,7 @@ inline constexpr std::array<std::string_view, 10> kPhaseNames = {
     "backward_input", "backward_weight", "reduce",          "optimizer", "checkpoint"};
 inline constexpr std::array<std::string_view, kStreams> kStreamNames = {
     "compute",       "tensor",       "data",    "send_next", "receive_previous",
-    "send_previous", "receive_next", "copy_in", "copy_out"};
+    "send_previous", "receive_next", "copy_in", "copy_out",  "replica"};
 inline constexpr std::array<std::string_view, 14> kRoleNames = {
     "weight", "gradient", "master", "moment1", "moment2", "activation", "transient",
     "bucket", "tokens",   "labels", "loss",    "scalar",  "workspace",  "copy"};

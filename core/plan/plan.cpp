@@ -39,6 +39,20 @@ int64_t Mesh::size(std::string_view name) const {
   return axis ? axes[axis->v].size : 1;
 }
 
+int64_t Mesh::data_ranks() const {
+  int64_t n = 1;
+  for (const Axis& a : axes)
+    if (a.name.starts_with("dp")) n *= a.size;
+  return n;
+}
+
+int64_t Mesh::data_coordinate(RankId rank) const {
+  int64_t at = 0;
+  for (uint32_t i = 0; i < axes.size(); ++i)
+    if (axes[i].name.starts_with("dp")) at = at * axes[i].size + coordinate(rank, AxisId{i});
+  return at;
+}
+
 namespace {
 
 bool admits(const Mesh& mesh, const AxisFilter& filter, RankId rank) {

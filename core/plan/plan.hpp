@@ -41,6 +41,10 @@ struct Mesh {
   int64_t coordinate(RankId, AxisId) const;
   std::optional<AxisId> find(std::string_view name) const;
   int64_t size(std::string_view name) const;  // 1 for an axis that the mesh does not have
+  /// Data parallelism may have levels (replicas of a shard group, smaller groups in it): every axis whose name begins
+  /// with "dp". Which part of the batch a rank has, and of how many, is their product.
+  int64_t data_ranks() const;
+  int64_t data_coordinate(RankId) const;
   bool operator==(const Mesh&) const = default;
 };
 
@@ -153,8 +157,11 @@ struct BufferRef {
 };
 
 /// Layers first_layer .. first_layer + layers - 1 of `buffer` (or the buffer itself: layers = 0) lie in `base`
-/// at element `offset` + layer_stride * (layer - first_layer). With a shard group, the rank's piece follows at
-/// group_index * elements() more: the shard of a bucket that the rank reduces and updates.
+/// at element `offset` + layer_stride * (layer - first_layer); in a base that is per_layer itself, layer by layer, at
+/// `offset`. With a shard group, the rank's piece follows at group_index * elements() more: the shard of a bucket that
+/// the rank reduces and updates.
+/// A buffer with storage of its own (Buffer::view false) is placed to say what it holds: a copy of that range, in its own
+/// dtype. So the shards of weights that are gathered only while they are used know what to load, and what was trained.
 struct View {
   BufferId buffer, base;
   int64_t first_layer = 0, layers = 0;
@@ -322,9 +329,10 @@ enum class Stream : uint8_t {
   send_previous,
   receive_next,
   copy_in,
-  copy_out
+  copy_out,
+  replica  // what becomes of a gradient's shard beside other gathers: reduction over replicas, casts, accumulation
 };
-inline constexpr int kStreams = 9;
+inline constexpr int kStreams = 10;
 
 /// What must be over before an op may start, besides its predecessor on its own stream.
 struct Wait {

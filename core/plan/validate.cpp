@@ -177,9 +177,9 @@ void Structure::views(const Part& p, const std::string& where) {
     }
     const Buffer &b = plan_.buffer(v.buffer), &base = plan_.buffer(v.base);
     const std::string what = fmt::format("view of '{}' in '{}'", b.name, base.name);
-    if (!b.view) add(where, "{}: '{}' has storage of its own", what, b.name);
-    if (base.per_layer) add(where, "{}: the base is per_layer", what);
-    if (b.dtype != base.dtype)
+    if (base.per_layer && (!b.per_layer || v.layer_stride != 0))
+      add(where, "{}: the base is per_layer, so must be what lies in it, without a stride", what);
+    if (b.view && b.dtype != base.dtype)
       add(where, "{}: element types {} and {}", what, wt::to_text(b.dtype), wt::to_text(base.dtype));
     if (b.per_layer != (v.layers > 0)) add(where, "{}: {} layers", what, v.layers);
     if (v.first_layer < 0 || v.layers < 0 || v.first_layer + v.layers > p.layers + 1) {
@@ -203,7 +203,7 @@ void Structure::views(const Part& p, const std::string& where) {
       add(where, "{}: reaches beyond its {} elements", what, base.elements());
     for (int64_t layer = v.first_layer; layer <= v.first_layer + last; ++layer)
       if (!placed.emplace(v.buffer.v, layer).second) add(where, "{}: placed twice", what);
-    edges.emplace(v.buffer.v, v.base.v);
+    if (b.view) edges.emplace(v.buffer.v, v.base.v);
   }
   // A chain of bases must end in storage: follow each for at most as many steps as there are edges.
   for (const auto& [buffer, base] : edges) {

@@ -118,15 +118,17 @@ uint32_t Storage::node(PartTable& t, BufferId b, int64_t layer) {
 /// Views lie in storage or in other views (structure: no circles, every base placed).
 void Storage::place_views(PartTable& t, const std::vector<View>& views) {
   std::unordered_map<uint32_t, std::vector<const View*>> of;
-  for (const View& v : views) of[v.buffer.v].push_back(&v);
+  for (const View& v : views)
+    if (plan_.buffer(v.buffer).view) of[v.buffer.v].push_back(&v);  // others have storage of their own
   auto place = [&](auto&& self, const View& v, int64_t layer) -> uint32_t {
     const auto found = t.index.find(key(v.buffer, layer));
     if (found != t.index.end()) return found->second;
     uint32_t base;
+    const int64_t base_layer = plan_.buffer(v.base).per_layer ? layer : -1;
     if (plan_.buffer(v.base).view)
-      base = self(self, *of[v.base.v].front(), -1);
+      base = self(self, *of[v.base.v].front(), base_layer);
     else
-      base = node(t, v.base, -1);
+      base = node(t, v.base, base_layer);
     const uint32_t id = node(t, v.buffer, layer);
     Node& n = t.nodes[id];
     const Node& in = t.nodes[base];
@@ -139,6 +141,7 @@ void Storage::place_views(PartTable& t, const std::vector<View>& views) {
     return id;
   };
   for (const View& v : views) {
+    if (!plan_.buffer(v.buffer).view) continue;
     if (v.layers == 0) place(place, v, -1);
     for (int64_t i = 0; i < v.layers; ++i) place(place, v, v.first_layer + i);
   }
@@ -457,7 +460,7 @@ void Storage::run() {
   for (size_t i = 0; i < plan_.parts.size(); ++i) {
     place_views(tables_[i], plan_.parts[i].views);
     for (const View& v : plan_.parts[i].views)
-      if (!plan_.buffer(v.base).view && plan_.buffer(v.base).scope == Scope::rank &&
+      if (plan_.buffer(v.buffer).view && !plan_.buffer(v.base).view && plan_.buffer(v.base).scope == Scope::rank &&
           std::none_of(of_rank.begin(), of_rank.end(), [&](const View& o) { return o.buffer == v.buffer; }))
         of_rank.push_back(v);
     for (BufferId id : plan_.parts[i].persistent) {

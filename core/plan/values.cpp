@@ -91,16 +91,31 @@ void load_initial(const Plan& plan, RankId rank, int64_t chunk, BufferId id, int
   const Program& program = plan.programs[program_of(plan, rank).v];
   const auto at = static_cast<size_t>(chunk);
   const int64_t first = program.first_layer[at];
+  const std::vector<View>& views = plan.parts[program.chunks[at].v].views;
   std::fill(out.begin(), out.end(), 0.0);
-  for (const View& v : plan.parts[program.chunks[at].v].views) {
-    const Buffer& b = plan.buffer(v.buffer);
-    if (v.base != id || b.init == Init::none) continue;
-    auto piece = [&](int64_t of) {
-      return out.subspan(static_cast<size_t>(view_offset(plan, rank, v, of)), static_cast<size_t>(b.elements()));
-    };
-    if (v.layers == 0) fill_initial(plan, rank, b, -1, piece(-1));
-    for (int64_t i = v.first_layer; i < v.first_layer + v.layers; ++i) fill_initial(plan, rank, b, first + i, piece(i));
-  }
+  // What of the initialised views lies in elements [from, from + out.size()) of `base` (of its layer).
+  std::vector<double> values;
+  auto fill_from = [&](BufferId base, int64_t from) {
+    const auto to = from + static_cast<int64_t>(out.size());
+    for (const View& v : views) {
+      const Buffer& b = plan.buffer(v.buffer);
+      if (v.base != base || !b.view || b.init == Init::none) continue;
+      auto one = [&](int64_t of) {
+        const int64_t begin = view_offset(plan, rank, v, of), end = begin + b.elements();
+        if (end <= from || begin >= to) return;
+        values.assign(static_cast<size_t>(b.elements()), 0.0);
+        fill_initial(plan, rank, b, of < 0 ? -1 : first + of, values);
+        for (int64_t i = std::max(begin, from); i < std::min(end, to); ++i)
+          out[static_cast<size_t>(i - from)] = values[static_cast<size_t>(i - begin)];
+      };
+      if (v.layers == 0) one(-1);
+      for (int64_t i = v.first_layer; i < v.first_layer + v.layers; ++i)
+        if (!plan.buffer(base).per_layer || i == layer) one(i);
+    }
+  };
+  fill_from(id, 0);
+  for (const View& copy : views)
+    if (copy.buffer == id && !plan.buffer(id).view) fill_from(copy.base, view_offset(plan, rank, copy, layer));
   if (const Buffer& whole = plan.buffer(id); whole.init != Init::none)
     fill_initial(plan, rank, whole, layer < 0 ? -1 : first + layer, out);
 }
@@ -113,9 +128,8 @@ int64_t vocabulary_of(const Plan& plan) {
 }
 
 int64_t sample_of(const Plan& plan, RankId rank, int64_t micro_batch, int64_t row) {
-  const auto dp = plan.mesh.find("dp");
-  const int64_t replica = dp ? plan.mesh.coordinate(rank, *dp) : 0;
-  return (micro_batch * plan.mesh.size("dp") + replica) * plan.micro_batch_size + row % plan.micro_batch_size;
+  const int64_t at = micro_batch * plan.mesh.data_ranks() + plan.mesh.data_coordinate(rank);
+  return at * plan.micro_batch_size + row % plan.micro_batch_size;
 }
 
 int64_t random_token(uint64_t seed, int64_t step, int64_t sample, int64_t position, int64_t vocabulary) {

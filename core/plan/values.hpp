@@ -28,7 +28,8 @@ int64_t view_offset(const Plan&, RankId rank, const View&, int64_t layer);
 
 /// Values of one initialised tensor (Buffer::init) on a rank; `model_layer` -1: of no layer.
 void fill_initial(const Plan&, RankId rank, const Buffer&, int64_t model_layer, std::span<double> out);
-/// What a Join of the setup writes to a buffer: every initialised view in it, zero between them. `layer` of the chunk.
+/// What a Join of the setup writes to a buffer: every initialised view in it (or in the range of which it is a copy, see
+/// View), zero between them. `layer` of the chunk.
 void load_initial(const Plan&, RankId rank, int64_t chunk, BufferId, int64_t layer, std::span<double> out);
 
 /// Tokens of the model's vocabulary, padding left out; 0 if the plan has no loss.

@@ -60,7 +60,7 @@ std::string strategy_text(const Sheet& s) {
   axis("tensor", t.tensor);
   axis("context", t.context);
   axis("pipeline", t.pipeline);
-  axis("data", s.plan.mesh.size("dp"));
+  axis("data", s.plan.mesh.data_ranks());
   axis("expert", t.expert);
   if (out.empty()) out = "one device";
   if (t.pipeline > 1)
@@ -327,7 +327,7 @@ std::string print_json(const Sheet& s) {
   j["gpus"] = s.plan.mesh.ranks();
   j["strategy"] = {{"tensor", s.job.strategy.tensor},       {"pipeline", s.job.strategy.pipeline},
                    {"context", s.job.strategy.context},     {"expert", s.job.strategy.expert},
-                   {"data", s.plan.mesh.size("dp")},        {"virtual_stages", s.job.strategy.virtual_stages},
+                   {"data", s.plan.mesh.data_ranks()},      {"virtual_stages", s.job.strategy.virtual_stages},
                    {"schedule", s.job.strategy.schedule},   {"micro_batches", s.plan.micro_batches},
                    {"micro_batch", s.plan.micro_batch_size}};
   j["fits"] = r.memory.fits;
@@ -427,7 +427,7 @@ std::string print_csv(const Sheet& s) {
   integer("pipeline", s.job.strategy.pipeline);
   integer("context", s.job.strategy.context);
   integer("expert", s.job.strategy.expert);
-  integer("data", s.plan.mesh.size("dp"));
+  integer("data", s.plan.mesh.data_ranks());
   integer("virtual_stages", s.job.strategy.virtual_stages);
   text("schedule", s.job.strategy.schedule);
   integer("micro_batch", s.plan.micro_batch_size);

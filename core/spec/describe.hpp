@@ -159,6 +159,28 @@ void describe(V& v, RecomputeSpec& r) {
 }
 
 template <class V>
+void describe(V& v, FsdpSpec& s) {
+  v.choice("sharding", s.sharding, kOptional);
+  v.integer("shard_size", s.shard_size, kCountOr0, kOptional);
+  v.flag_or_count("reshard_after_forward", s.reshard_after_forward);
+  v.choice("wrap", s.wrap, kOptional);
+  v.choice("backward_prefetch", s.backward_prefetch, kOptional);
+  v.flag("forward_prefetch", s.forward_prefetch, kOptional);
+  v.flag("limit_all_gathers", s.limit_all_gathers, kOptional);
+  v.flag("no_sync", s.no_sync, kOptional);
+  v.integer("keep_last", s.keep_last, kLayersOr0, kOptional);
+}
+
+template <class V>
+void describe(V& v, ZeroSpec& s) {
+  constexpr Range elements{0, int64_t{1} << 50};
+  v.integer("prefetch_elements", s.prefetch_elements, elements, kOptional);
+  v.integer("persistence_threshold", s.persistence_threshold, elements, kOptional);
+  v.integer("max_live_parameters", s.max_live_parameters, elements, kOptional);
+  v.integer("max_reuse_distance", s.max_reuse_distance, elements, kOptional);
+}
+
+template <class V>
 void describe(V& v, StrategySpec& s) {
   v.integer("tensor", s.tensor, kCount, kOptional);
   v.integer("pipeline", s.pipeline, kCount, kOptional);
@@ -184,6 +206,8 @@ void describe(V& v, StrategySpec& s) {
   v.flag("overlap_grad_reduce", s.overlap_grad_reduce, kOptional);
   v.flag("overlap_param_gather", s.overlap_param_gather, kOptional);
   v.choice("gradient_copies", s.gradient_copies, kOptional);
+  v.section("fsdp", s.fsdp, kOptional);
+  v.section("zero", s.zero, kOptional);
   v.integer("kept_edges", s.kept_edges, Range{-1, 2}, kOptional);
   v.recompute("recompute", s.recompute);
   v.choice("attention", s.attention, kOptional);

@@ -1,6 +1,7 @@
 #include "core/spec/map_reader.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <tuple>
 
@@ -227,6 +228,22 @@ void MapReader::recompute(std::string_view key, RecomputeSpec& out) {
     }
   fault(*e, fmt::format("unknown value '{}'", shown(e->value.text)),
         "legal: none, selective, full, or a section {kind, method, layers}");
+}
+
+void MapReader::flag_or_count(std::string_view key, int64_t& out) {
+  const Entry* e = take_scalar(key, kOptional, "true, false or a number", "such as true or 8");
+  if (!e) return;
+  const std::string& t = e->value.text;
+  if (t == "true" || t == "false") {
+    out = t == "true";
+    return;
+  }
+  int64_t n = 0;
+  const auto [end, error] = std::from_chars(t.data(), t.data() + t.size(), n);
+  if (error == std::errc() && end == t.data() + t.size() && n >= 2 && n <= kCount.high)
+    out = n;
+  else
+    fault(*e, fmt::format("is '{}'", shown(t)), fmt::format("legal: true, false, 2 to {}", kCount.high));
 }
 
 void MapReader::finish() {

@@ -46,6 +46,8 @@ class MapReader {
   void peaks(std::string_view key, std::map<DType, FlopsPerSecond>& out, Need need);
   void precision(std::string_view key, TrainingSpec& out);
   void recompute(std::string_view key, RecomputeSpec& out);
+  /// true, false, or a whole number of 2 or more: 1, 0, the number.
+  void flag_or_count(std::string_view key, int64_t& out);
 
   template <class E>
   void choice(std::string_view key, E& out, Need need) {

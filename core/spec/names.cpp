@@ -46,7 +46,29 @@ std::span<const Named<DataParallel>> names_of(DataParallel) {
   static constexpr Named<DataParallel> k[] = {{"ddp", DataParallel::ddp},
                                               {"megatron", DataParallel::megatron},
                                               {"distributed_optimizer", DataParallel::distributed_optimizer},
-                                              {"zero1", DataParallel::zero1}};
+                                              {"zero1", DataParallel::zero1},
+                                              {"zero2", DataParallel::zero2},
+                                              {"zero3", DataParallel::zero3},
+                                              {"fsdp", DataParallel::fsdp},
+                                              {"fsdp2", DataParallel::fsdp2}};
+  return k;
+}
+std::span<const Named<ShardingKind>> names_of(ShardingKind) {
+  static constexpr Named<ShardingKind> k[] = {{"full_shard", ShardingKind::full_shard},
+                                              {"shard_grad_op", ShardingKind::shard_grad_op},
+                                              {"no_shard", ShardingKind::no_shard},
+                                              {"hybrid_shard", ShardingKind::hybrid_shard},
+                                              {"hybrid_shard_zero2", ShardingKind::hybrid_shard_zero2}};
+  return k;
+}
+std::span<const Named<BackwardPrefetch>> names_of(BackwardPrefetch) {
+  static constexpr Named<BackwardPrefetch> k[] = {
+      {"pre", BackwardPrefetch::pre}, {"post", BackwardPrefetch::post}, {"none", BackwardPrefetch::none}};
+  return k;
+}
+std::span<const Named<WrapKind>> names_of(WrapKind) {
+  static constexpr Named<WrapKind> k[] = {
+      {"block", WrapKind::block}, {"block_and_ends", WrapKind::block_and_ends}, {"model", WrapKind::model}};
   return k;
 }
 std::span<const Named<GradientCopies>> names_of(GradientCopies) {

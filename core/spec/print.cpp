@@ -92,6 +92,9 @@ class MapPrinter {
   void section(std::string_view key, std::optional<T>& v) {
     if (v) section(key, *v, kOptional);
   }
+  void flag_or_count(std::string_view key, int64_t v) {
+    line(key, v == 0 ? "false" : v == 1 ? "true" : fmt::format("{}", v));
+  }
   void recompute(std::string_view key, RecomputeSpec& v) { section(key, v, kOptional); }
 
  private:

@@ -163,7 +163,40 @@ enum class DataParallel : uint8_t {
   ddp,                    // PyTorch DistributedDataParallel: all-reduce of byte-sized buckets beside the backward
   megatron,               // Megatron without distributed optimizer: all-reduce of one buffer after the backward
   distributed_optimizer,  // Megatron: reduce-scatter of element-sized buckets, sharded Adam, all-gather of weights
-  zero1                   // DeepSpeed stage 1: all-reduce at the boundary, sharded Adam, all-gather of weights
+  zero1,                  // DeepSpeed stage 1: all-reduce at the boundary, sharded Adam, all-gather of weights
+  zero2,  // DeepSpeed stage 2: all-reduce in every micro-batch, each rank keeps its part of the gradients; else as zero1
+  zero3,  // DeepSpeed stage 3: weights gathered module by module, gradients reduce-scattered
+  fsdp,   // PyTorch FullyShardedDataParallel: units of one flat parameter
+  fsdp2   // PyTorch fully_shard
+};
+/// PyTorch's ShardingStrategy (facts FS1-3).
+enum class ShardingKind : uint8_t { full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2 };
+enum class BackwardPrefetch : uint8_t { pre, post, none };
+/// What is one unit: each transformer block, and what is left in one more (the root), or in one for the embedding and one
+/// for the head (torchtitan); or the whole model (no wrap policy).
+enum class WrapKind : uint8_t { block, block_and_ends, model };
+
+/// PyTorch's sharded data parallelism, 1 and 2.
+struct FsdpSpec {
+  ShardingKind sharding = ShardingKind::full_shard;
+  int64_t shard_size = 0;             // hybrid: ranks that share one copy; 0: those of a node
+  int64_t reshard_after_forward = 1;  // fsdp2: 0 no, 1 yes, n: only to groups of n
+  WrapKind wrap = WrapKind::block;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::pre;
+  bool forward_prefetch = false;  // the next unit is asked for before the kernels of this one are issued
+  bool limit_all_gathers = true;  // fsdp: the host waits until all but two units are free again
+  bool no_sync = false;           // micro-batches before the last add up whole gradients and reduce nothing
+  int64_t keep_last = 0;          // last blocks that stay gathered from forward to backward (torchtitan: 1)
+  bool operator==(const FsdpSpec&) const = default;
+};
+
+/// DeepSpeed's limits of stage 3, in elements (facts DS-11, DS-12). The reduction's is StrategySpec::bucket_elements.
+struct ZeroSpec {
+  int64_t prefetch_elements = 50'000'000;
+  int64_t persistence_threshold = 100'000;  // parameters up to this size are never released
+  int64_t max_live_parameters = 1'000'000'000;
+  int64_t max_reuse_distance = 1'000'000'000;
+  bool operator==(const ZeroSpec&) const = default;
 };
 /// Copies that gradients pass through between the backward and the update.
 enum class GradientCopies : uint8_t {
@@ -203,10 +236,12 @@ struct StrategySpec {
   DataParallel data_parallel = DataParallel::ddp;
   Bytes ddp_bucket{25 << 20};  // PyTorch DDP: bytes; the first is 1 MiB
   Bytes ddp_first_bucket{1 << 20};
-  int64_t bucket_elements = 0;        // Megatron: elements; 0: max(40e6, 1e6 * dp)
+  int64_t bucket_elements = 0;        // Megatron: 0: max(40e6, 1e6 * dp); DeepSpeed: 0: 5e8
   DType gradient_dtype = DType::f32;  // on the wire and in the accumulation buffer
   bool overlap_grad_reduce = false, overlap_param_gather = false;
   GradientCopies gradient_copies = GradientCopies::automatic;
+  FsdpSpec fsdp;
+  ZeroSpec zero;
   // Hidden states beyond what the backward reads that the pipeline engine keeps of each micro-batch in flight: 1 what the
   // stage sent, 2 also what it received (its layers read a clone); -1: 2 with zero1 (DeepSpeed's engine), else 0.
   int64_t kept_edges = -1;

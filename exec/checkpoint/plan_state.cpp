@@ -53,6 +53,13 @@ class Reader {
   void read_chunk(int64_t chunk) {
     const PartId id = program_.chunks[static_cast<size_t>(chunk)];
     const Part& part = plan_.parts[id.v];
+    for (const View& v : part.views)
+      if (!plan_.buffer(v.buffer).view || plan_.buffer(v.base).per_layer) {
+        faults_.push_back(
+            {"checkpoint", fmt::format("'{}' is cut in units of layers", plan_.buffer(v.buffer).name),
+             "FSDP and ZeRO 2 and 3 are not saved yet: train with another data_parallel to keep checkpoints"});
+        return;
+      }
     const std::vector<Parameter> parameters = parameters_of(part, program_.first_layer[static_cast<size_t>(chunk)]);
     const std::vector<Update> updates = updates_of(id);
     // Where a rank updates only a piece of its weights, the rest is out of date until the next step gathers it: the piece

@@ -7,32 +7,11 @@
 
 #include "core/lower/lower.hpp"
 #include "core/lower/schedule.hpp"
-#include "core/plan/plan_io.hpp"
-#include "tests/reference/reference.hpp"
 #include "tests/reference/tiny.hpp"
+#include "tests/reference/train.hpp"
 
 namespace wt::reference {
 namespace {
-
-struct Trained {
-  std::vector<double> losses;
-  std::map<std::pair<std::string, int64_t>, std::vector<double>> weights;
-};
-
-constexpr int kSteps = 5;
-
-Trained train(const JobSpec& job, uint64_t order_seed) {
-  const auto lowered = lower::lower(job);
-  if (!lowered.ok()) throw Fault(to_text(lowered.errors()));
-  const auto valid = plan::validate(lowered.value());
-  if (!valid.ok()) throw Fault(to_text(valid.errors()));
-  Reference run(lowered.value(), {order_seed, 1e-2});
-  Trained t;
-  for (int i = 0; i < kSteps; ++i) t.losses.push_back(run.step());
-  for (const auto& [name, layer] : run.weights())
-    t.weights[{name, layer}] = run.weight(name, layer, job.strategy.overlap_param_gather);
-  return t;
-}
 
 struct Variant {
   const char* name;

@@ -135,7 +135,7 @@ class Races {
       for (const View& view : plan_.parts[program_.chunks[bound.chunk].v].views) {
         if (view.buffer != id || (view.layers && (layer < view.first_layer || layer >= view.first_layer + view.layers)))
           continue;
-        auto [shadow, begin] = place(t, r, view.base, -1);
+        auto [shadow, begin] = place(t, r, view.base, plan_.buffer(view.base).per_layer ? layer : -1);
         begin += view.offset + (view.layers ? view.layer_stride * (layer - view.first_layer) : 0);
         if (view.shard_group.valid())
           begin += group_index(plan_.mesh, plan_.group(view.shard_group), rank_) * b.elements();

@@ -164,15 +164,14 @@ Operand Reference::resolve(Rank& r, const Task& t, const BufferRef& ref, BufferI
                            ? view_of(plan_.parts[r.program->chunks[v.binding[ref.binding].chunk].v], id, layer)
                            : nullptr;
     if (!view) throw Fault(where(r, t) + ": '" + b.name + "' is placed nowhere");
-    Operand x = resolve(r, t, ref, view->base, -1);
+    Operand x = resolve(r, t, ref, view->base, plan_.buffer(view->base).per_layer ? layer : -1);
     const int64_t offset = view_offset(plan_, r.id, *view, layer);
     if (offset < 0 || offset + b.elements() > x.size) throw Fault(where(r, t) + ": '" + b.name + "' leaves its base");
     return {x.storage, x.begin + offset, b.elements()};
   }
   BufferRef whole = ref;
   whole.buffer = id;
-  Key k = key(r, t, whole, id);
-  if (!b.per_layer) std::get<1>(k) = -1;
+  const Key k = key(r, t, whole, id);
   const auto it = r.storage.find(k);
   if (it == r.storage.end()) throw Fault(where(r, t) + ": '" + b.name + "' is not reserved");
   return {it->second.get(), 0, b.elements()};
@@ -237,7 +236,8 @@ void Reference::release(Rank& r, const Task& t) {
 void Reference::load(Rank& r, const Task& t, const BufferRef& ref) {
   const Operand whole = operand(r, t, ref);
   std::vector<double> values(static_cast<size_t>(whole.size));
-  load_initial(plan_, r.id, (*r.order)[t.invocation].binding[0].chunk, ref.buffer, t.layer, values);
+  const int64_t layer = plan_.buffer(ref.buffer).per_layer ? t.layer + ref.layer_offset : -1;
+  load_initial(plan_, r.id, (*r.order)[t.invocation].binding[0].chunk, ref.buffer, layer, values);
   for (int64_t i = 0; i < whole.size; ++i) whole[i] = values[static_cast<size_t>(i)];
 }
 
@@ -375,6 +375,25 @@ void Reference::meet(const Meeting& m) {
 
 // ------------------------------------------------------------------------------------------------ weights
 
+/// For weights whose storage comes and goes: the elements in the rank's copy of a piece. False: it is always there.
+template <class F>
+bool Reference::each_owned_element(Rank& r, size_t chunk, const View& v, int64_t layer, F&& f) {
+  const Part& part = plan_.parts[r.program->chunks[chunk].v];
+  if (std::find(part.persistent.begin(), part.persistent.end(), v.base) != part.persistent.end()) return false;
+  const Buffer& b = plan_.buffer(v.buffer);
+  for (const View& piece : part.views) {
+    const Buffer& copy = plan_.buffer(piece.buffer);
+    if (piece.base != v.base || copy.view || (copy.role != Role::weight && copy.role != Role::master)) continue;
+    const auto& data = r.storage.at({piece.buffer.v, copy.per_layer ? layer : -1, static_cast<int64_t>(chunk), -1, -1});
+    const int64_t from = view_offset(plan_, r.id, piece, layer), begin = view_offset(plan_, r.id, v, layer);
+    const int64_t end = std::min(begin + b.elements(), from + copy.elements());
+    for (int64_t k = std::max(begin, from); k < end; ++k)
+      f((*data)[static_cast<size_t>(k - from)], global_index(plan_, r.id, b, k - begin), true);
+    return true;
+  }
+  throw Fault("nobody keeps '" + b.name + "'");
+}
+
 template <class F>
 void Reference::each_element(Rank& r, const std::string& name, int64_t layer, F&& f) {
   for (size_t chunk = 0; chunk < r.program->chunks.size(); ++chunk) {
@@ -383,11 +402,13 @@ void Reference::each_element(Rank& r, const std::string& name, int64_t layer, F&
       const Buffer& b = plan_.buffer(v.buffer);
       if (b.role != Role::weight || weight_name(b) != name || v.shard_group.valid()) continue;
       if (v.layers > 0 && (layer < first + v.first_layer || layer >= first + v.first_layer + v.layers)) continue;
-      const auto& data = r.storage.at({v.base.v, -1, static_cast<int64_t>(chunk), -1, -1});
-      const int64_t at = v.offset + (v.layers ? v.layer_stride * (layer - first - v.first_layer) : 0);
+      if (each_owned_element(r, chunk, v, layer - first, f)) continue;
+      const auto& data = r.storage.at(
+          {v.base.v, plan_.buffer(v.base).per_layer ? layer - first : -1, static_cast<int64_t>(chunk), -1, -1});
+      const int64_t at = view_offset(plan_, r.id, v, layer - first);
       int64_t from = 0, to = std::numeric_limits<int64_t>::max();  // the rank's piece of the bucket
       for (const View& piece : plan_.parts[r.program->chunks[chunk].v].views)
-        if (piece.base == v.base && piece.shard_group.valid()) {
+        if (piece.base == v.base && piece.shard_group.valid() && plan_.buffer(piece.buffer).view) {
           const int64_t size = plan_.buffer(piece.buffer).elements();
           from = piece.offset + group_index(plan_.mesh, plan_.group(piece.shard_group), r.id) * size;
           to = from + size;

@@ -84,6 +84,8 @@ class Reference {
   void check_written(const Rank&, const Task&, const Operand&, const plan::BufferRef&) const;
   /// Calls f(element, global index, updated by this rank) for each element of the weight that the rank holds.
   template <class F>
+  bool each_owned_element(Rank&, size_t chunk, const plan::View&, int64_t layer, F&& f);
+  template <class F>
   void each_element(Rank&, const std::string& name, int64_t layer, F&& f);
 
   const plan::Plan& plan_;

@@ -94,6 +94,10 @@ BucketRule rule_of(const Context& c, const ChunkPart& part) {
       r.close_before = true;
       r.pad = std::lcm(c.n.dp, int64_t{2});
       break;
+    case DataParallel::zero2:
+    case DataParallel::zero3:
+    case DataParallel::fsdp:
+    case DataParallel::fsdp2: break;  // units.cpp
   }
   return r;
 }

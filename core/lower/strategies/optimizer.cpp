@@ -252,7 +252,7 @@ RankBlocks rank_blocks(Context& c) {
   {
     BlockBuilder b(c.plan, "global norm", {}, Lifetimes::other);
     b.segment(-1);
-    const GroupId group = shards_optimizer(c.strategy()) ? c.world : c.model;
+    const GroupId group = c.norm;
     const int64_t members = plan::group_size(c.plan.mesh, c.plan.group(group));
     if (scaled && members > 1)  // did any rank see an infinity? then the step is skipped everywhere
       b.op("overflow all-reduce", Phase::optimizer, Stream::data,

@@ -38,22 +38,41 @@ std::vector<Run> runs_of(const RecomputeSpec& r, int64_t layers) {
   return runs;
 }
 
-void group_forward(BlockBuilder& b, const Context& c, int64_t group, bool again) {
+/// `at`: of the group's first layer, from the first of the segment.
+void group_forward(BlockBuilder& b, const Context& c, int64_t at, int64_t group, bool again) {
   const BufferId hidden = c.edge.hidden, flow = c.tmp.flow;
-  for (int64_t j = 0; j < group; ++j) {
-    const BufferRef in = ref(j == 0 ? hidden : flow, j);
-    const BufferRef out = ref(j + 1 < group || again ? flow : hidden, j + 1);
+  for (int64_t j = at; j < at + group; ++j) {
+    const BufferRef in = ref(j == at ? hidden : flow, j);
+    const BufferRef out = ref(j + 1 < at + group || again ? flow : hidden, j + 1);
     layer_forward(b, c, c.remade, static_cast<int>(j), in, out, again ? Phase::recompute : Phase::forward);
   }
 }
 
-void group_backward(BlockBuilder& b, const Context& c, int64_t group) {
+void group_backward(BlockBuilder& b, const Context& c, int64_t at, int64_t group) {
   const BufferId hidden = c.edge.hidden, flow = c.tmp.flow, d_hidden = c.tmp.d_hidden;
-  group_forward(b, c, group, true);
-  b.discard(ref(flow, group));
-  for (int64_t j = group - 1; j >= 0; --j)
-    layer_backward(b, c, c.remade, static_cast<int>(j), ref(j == 0 ? hidden : flow, j), ref(d_hidden, j + 1),
+  group_forward(b, c, at, group, true);
+  b.discard(ref(flow, at + group));
+  for (int64_t j = at + group - 1; j >= at; --j)
+    layer_backward(b, c, c.remade, static_cast<int>(j), ref(j == at ? hidden : flow, j), ref(d_hidden, j + 1),
                    ref(d_hidden, j));
+}
+
+/// Cuts `count` checkpoints into segments whose iterations, of `period` checkpoints each, are alike:
+/// body(first, checkpoints of an iteration, iterations).
+template <class Alike, class Body>
+void cut(int64_t count, int64_t period, Alike alike, Body body) {
+  for (int64_t i = 0; i < count;) {
+    const int64_t n = std::min(period, count - i);
+    auto same = [&](int64_t k) {
+      for (int64_t q = 0; q < n; ++q)
+        if (!alike(i + q, k + q)) return false;
+      return true;
+    };
+    int64_t times = 1;
+    while (i + (times + 1) * n <= count && same(i + times * n)) ++times;
+    body(i, n, times);
+    i += n * times;
+  }
 }
 
 }  // namespace
@@ -61,22 +80,26 @@ void group_backward(BlockBuilder& b, const Context& c, int64_t group) {
 void layers_forward(BlockBuilder& b, const Context& c, const ChunkPart& part, LayerHooks* hooks) {
   for (const Run& r : runs_of(c.strategy().recompute, part.layers)) {
     const int64_t step = std::max<int64_t>(r.group, 1);
-    auto body = [&] {
-      if (r.group == 0)
-        layer_forward(b, c, c.saved, 0, ref(c.edge.hidden, 0), ref(c.edge.hidden, 1), Phase::forward);
-      else
-        group_forward(b, c, r.group, false);
+    auto alike = [&](int64_t x, int64_t y) {
+      return !hooks || (step == 1 && hooks->alike(Way::forward, r.first + x, r.first + y));
     };
-    if (!hooks) {
-      b.segment(r.first, step, r.count);
-      body();
-      continue;
-    }
-    for (int64_t i = 0; i < r.count; ++i) {
-      b.segment(r.first + i * step);
-      for (int64_t j = 0; j < step; ++j) hooks->before_forward(b, r.first + i * step + j, static_cast<int>(j));
-      body();
-    }
+    cut(r.count, hooks ? hooks->period(Way::forward) : 1, alike, [&](int64_t first, int64_t items, int64_t times) {
+      b.segment(r.first + first * step, hooks && times == 1 ? 0 : items * step, times);
+      for (int64_t item = 0; item < items; ++item) {
+        const int64_t at = item * step;
+        auto each = [&](void (LayerHooks::*hook)(BlockBuilder&, const LayerPlace&)) {
+          for (int64_t j = 0; hooks && j < step; ++j)
+            (hooks->*hook)(b, {r.first + first * step + at + j, static_cast<int>(at + j), item, items, times});
+        };
+        each(&LayerHooks::before_forward);
+        if (r.group == 0)
+          layer_forward(b, c, c.saved, static_cast<int>(at), ref(c.edge.hidden, at), ref(c.edge.hidden, at + 1),
+                        Phase::forward);
+        else
+          group_forward(b, c, at, r.group, false);
+        each(&LayerHooks::after_forward);
+      }
+    });
   }
 }
 
@@ -84,22 +107,26 @@ void layers_backward(BlockBuilder& b, const Context& c, const ChunkPart& part, L
   const auto runs = runs_of(c.strategy().recompute, part.layers);
   for (auto r = runs.rbegin(); r != runs.rend(); ++r) {
     const int64_t step = std::max<int64_t>(r->group, 1), last = r->first + (r->count - 1) * step;
-    auto body = [&] {
-      if (r->group == 0)
-        layer_backward(b, c, c.saved, 0, ref(c.edge.hidden, 0), ref(c.tmp.d_hidden, 1), ref(c.tmp.d_hidden, 0));
-      else
-        group_backward(b, c, r->group);
+    auto alike = [&](int64_t x, int64_t y) {
+      return !hooks || (step == 1 && hooks->alike(Way::backward, last - x, last - y));
     };
-    if (!hooks) {
-      b.segment(last, -step, r->count);
-      body();
-      continue;
-    }
-    for (int64_t i = r->count - 1; i >= 0; --i) {
-      b.segment(r->first + i * step);
-      body();
-      for (int64_t j = step - 1; j >= 0; --j) hooks->after_backward(b, r->first + i * step + j);
-    }
+    cut(r->count, hooks ? hooks->period(Way::backward) : 1, alike, [&](int64_t first, int64_t items, int64_t times) {
+      b.segment(last - first * step, hooks && times == 1 ? 0 : -items * step, times);
+      for (int64_t item = 0; item < items; ++item) {
+        const int64_t at = -item * step;
+        auto each = [&](void (LayerHooks::*hook)(BlockBuilder&, const LayerPlace&)) {
+          for (int64_t j = step - 1; hooks && j >= 0; --j)
+            (hooks->*hook)(b, {last - first * step + at + j, static_cast<int>(at + j), item, items, times});
+        };
+        each(&LayerHooks::before_backward);
+        if (r->group == 0)
+          layer_backward(b, c, c.saved, static_cast<int>(at), ref(c.edge.hidden, at), ref(c.tmp.d_hidden, at + 1),
+                         ref(c.tmp.d_hidden, at));
+        else
+          group_backward(b, c, at, r->group);
+        each(&LayerHooks::after_backward);
+      }
+    });
   }
 }
 

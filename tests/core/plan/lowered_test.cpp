@@ -1,6 +1,10 @@
 // Lowered plans of every kind of strategy are valid, round-trip through their text, and are short enough to read.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "core/base/atomic_file.hpp"
+#include "core/base/file.hpp"
 #include "core/lower/lower.hpp"
 #include "core/lower/schedule.hpp"
 #include "core/plan/plan_io.hpp"
@@ -82,6 +86,47 @@ TEST(Lowered, EveryStrategyIsValidAndRoundTrips) {
           expect_sound(j, std::string(schedule->name) + " data " + std::to_string(static_cast<int>(data)) +
                               " overlap " + std::to_string(overlap) + " variant " + std::to_string(variant));
         }
+}
+
+TEST(Lowered, EveryKindOfUnitIsValidAndRoundTrips) {
+  for (auto data : {DataParallel::fsdp, DataParallel::fsdp2, DataParallel::zero2, DataParallel::zero3})
+    for (int variant = 0; variant < 8; ++variant) {
+      JobSpec j = job(4, variant % 2 ? 2 : 1, 1, 4, 1 + variant % 3);
+      auto& s = j.strategy;
+      s.data_parallel = data;
+      s.sequence_parallel = true;
+      s.recompute.kind = static_cast<RecomputeKind>(variant % 3);
+      if (data == DataParallel::fsdp || data == DataParallel::fsdp2) {
+        s.fsdp.wrap = static_cast<WrapKind>(variant % 3);
+        s.fsdp.no_sync = variant >= 4;
+        s.fsdp.keep_last = variant % 3;
+        if (variant == 5) s.fsdp.sharding = ShardingKind::hybrid_shard, s.fsdp.shard_size = 2;
+        if (variant == 6) s.fsdp.sharding = data == DataParallel::fsdp ? ShardingKind::no_shard : s.fsdp.sharding;
+      } else {
+        s.bucket_elements = 60000 * variant;
+      }
+      if (data == DataParallel::fsdp2 && variant == 7) s.fsdp.reshard_after_forward = 2;
+      j.model.tied_embeddings = variant < 3;
+      j.training.dropout = variant == 5;
+      j.training.master_weights = variant != 4;
+      expect_sound(j, "units data " + std::to_string(static_cast<int>(data)) + " variant " + std::to_string(variant));
+    }
+}
+
+/// The text of a small plan, for the eye: waits that count iterations, weights that come and go.
+TEST(Lowered, SmallShardedPlanIsTheGoldenText) {
+  JobSpec j = job(4, 1, 1, 8, 2);
+  j.model.attention_bias = j.model.output_bias = j.model.mlp_bias = false;
+  j.strategy.data_parallel = DataParallel::fsdp2;
+  j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
+  j.strategy.fsdp.shard_size = 4;
+  const auto p = lower::lower(j);
+  ASSERT_TRUE(p.ok()) << to_text(p.errors());
+  const std::string path = WT_SOURCE_DIR "/tests/golden/plans/fsdp2_hybrid.plan";
+  if (std::getenv("WT_UPDATE")) { ASSERT_TRUE(write_file_atomically(path, print(p.value())).ok()); }
+  const auto golden = read_file(path);
+  ASSERT_TRUE(golden.ok());
+  EXPECT_EQ(print(p.value()), golden.value()) << "WT_UPDATE=1 accepts the new text";
 }
 
 TEST(Lowered, OneRank) { expect_sound(job(2, 1, 1, 1, 2), "one rank"); }

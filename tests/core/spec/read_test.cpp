@@ -212,6 +212,11 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     s.gradient_dtype = coin() ? DType::bf16 : DType::f32;
     s.recompute = {any_of_names(RecomputeKind{}), any_of_names(RecomputeMethod{}), between(1, 80)};
     s.attention = any_of_names(s.attention);
+    s.fsdp.sharding = any_of_names(s.fsdp.sharding), s.fsdp.wrap = any_of_names(s.fsdp.wrap);
+    s.fsdp.backward_prefetch = any_of_names(s.fsdp.backward_prefetch);
+    s.fsdp.shard_size = between(0, 64), s.fsdp.reshard_after_forward = between(0, 64), s.fsdp.keep_last = between(0, 9);
+    s.fsdp.forward_prefetch = coin(), s.fsdp.limit_all_gathers = coin(), s.fsdp.no_sync = coin();
+    s.zero = {between(0, 1 << 30), between(0, 1 << 20), between(0, 1 << 30), between(0, 1 << 30)};
     const Result<StrategySpec> again = parse_strategy(print_strategy(s), "s.yaml");
     RC_ASSERT(again.ok());
     RC_ASSERT(again.value() == s);
