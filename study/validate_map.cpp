@@ -154,6 +154,7 @@ bool condition_holds(const Case& row, const std::string& key, const YAML::Node& 
       const std::vector<std::string> pieces = texts(wanted);
       return std::any_of(pieces.begin(), pieces.end(), [&said = *field](const std::string& p) { return has(said, p); });
     }
+  if (key == "fsdp") return wanted.as<bool>() == row.fsdp.value_or(false);
   if (key == "zero_stage") {
     const std::vector<std::string> stages = texts(wanted);
     return std::find(stages.begin(), stages.end(), fmt::format("{}", row.zero_stage.value_or(0))) != stages.end();
@@ -219,13 +220,14 @@ struct Choice {
   std::function<void(YAML::Node job, const std::string& value)> apply;
 };
 
-enum class Recompute { none, selective, full, unknown, other };
+enum class Recompute { none, selective, full, every_second, unknown, other };
 
 Recompute recompute_of(const std::string& words) {
   const std::string w = lower(words);
   if (w.empty() || w.starts_with("unknown")) return Recompute::unknown;
   if (w.starts_with("none") || w == "false" || w == "no") return Recompute::none;
   if (w.starts_with("full")) return Recompute::full;
+  if (w.find("every 2nd layer") != std::string::npos) return Recompute::every_second;
   if (w == "selective" || w.find("core_attn") != std::string::npos) return Recompute::selective;
   return Recompute::other;
 }
@@ -240,6 +242,8 @@ void drop_idle_flags(YAML::Node strategy, int64_t data) {
   const std::string kind = text_of(strategy, "data_parallel");
   if (!strategy["sequence_parallel"].as<bool>()) strategy["tensor_overlap"] = false;
   if (data == 1 || kind == "zero1") strategy["overlap_grad_reduce"] = false;
+  if (kind != "fsdp" && kind != "fsdp2") strategy.remove("fsdp");
+  if (kind != "zero3") strategy.remove("zero");
   if (data == 1 || kind != "distributed_optimizer" || text_of(strategy, "overlap_grad_reduce") != "true")
     strategy["overlap_param_gather"] = false;
 }
@@ -271,8 +275,8 @@ std::string not_built(const Case& row) {
   if (row.moe || row.ep.value_or(1) > 1) return "mixture of experts is not built yet";
   if (row.mla) return "multi-head latent attention is not built yet";
   if (row.mtp_layers > 0) return "multi-token prediction is not built yet";
-  if (row.fsdp.value_or(false) || row.zero_stage.value_or(0) == 3) return "FSDP and ZeRO-3 are not built yet";
-  if (row.zero_stage.value_or(0) == 2) return "ZeRO-2 is not built yet";
+  if ((row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) && row.pp.value_or(1) > 1)
+    return "sharded weights on pipeline stages are not built yet";
   if (row.cp.value_or(1) > 1) return "context parallelism is not built yet";
   const std::string precision = lower(row.precision);
   if (!precision.starts_with("bf16") && !precision.starts_with("fp16"))
@@ -507,6 +511,16 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
     by_stage = YAML::Clone(strategy["data_parallel"]);
     strategy["data_parallel"] = by_stage[zero].IsDefined() ? by_stage[zero].Scalar() : "megatron";
   }
+  // A shard group smaller than the data-parallel ranks: copies of the model, each cut within its group.
+  const std::string kind = text_of(strategy, "data_parallel");
+  if ((kind == "fsdp" || kind == "fsdp2") && !row.hybrid_shard.empty() &&
+      row.hybrid_shard.find_first_not_of("0123456789") == std::string::npos) {
+    const int64_t group = std::stoll(row.hybrid_shard.substr(0, 9));
+    if (group > 1 && group < *dp) {
+      strategy["fsdp"]["sharding"] = "hybrid_shard";
+      strategy["fsdp"]["shard_size"] = group;
+    }
+  }
   if (text_of(strategy, "gradient_dtype") == "compute") strategy["gradient_dtype"] = training["precision"].Scalar();
   const bool balanced = text_of(strategy, "partition") == "balanced";
   strategy.remove("partition");
@@ -561,6 +575,12 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
     case Recompute::none: set_recompute(job, "none"); break;
     case Recompute::selective: set_recompute(job, "selective"); break;
     case Recompute::full: set_recompute(job, "full"); break;
+    case Recompute::every_second:
+      set_recompute(job, "full");
+      job["strategy"]["recompute"]["method"] = "block";
+      job["strategy"]["recompute"]["layers"] = std::max<int64_t>(1, *row.layers / 2);
+      out.assumptions.push_back("every 2nd layer recomputed: planned as the first half of them");
+      break;
     default:
       open.push_back(
           {"recompute",

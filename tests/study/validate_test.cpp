@@ -210,6 +210,33 @@ TEST(Mapping, FrameworksDecideImplementation) {
   EXPECT_FALSE(job.strategy.overlap_param_gather);
 }
 
+TEST(Mapping, ShardedWeights) {
+  auto mapped = [](const char* framework, const char* zero, const char* more) {
+    return job_of(map_of({{"Megatron-Core r0.8.0", framework},
+                          {"tp: 2, pp: 4, dp: 2", "tp: 1, pp: 1, dp: 16"},
+                          {"zero_stage: 1, fsdp: false", zero},
+                          {"recompute: selective", more},
+                          {"overlap: DP grad/param overlap", "overlap: prefetch"}}))
+        .strategy;
+  };
+  StrategySpec s = mapped("torchtitan (2024)", "zero_stage: 3, fsdp: true", "recompute: selective (every 2nd layer)");
+  EXPECT_EQ(s.data_parallel, DataParallel::fsdp2);
+  EXPECT_EQ(s.gradient_dtype, DType::f32);
+  EXPECT_EQ(s.fsdp.keep_last, 1);
+  EXPECT_EQ(s.recompute, (RecomputeSpec{RecomputeKind::full, RecomputeMethod::block, 4}));
+  s = mapped("llm-foundry/Composer + PyTorch FSDP (SHARD_GRAD_OP)", "zero_stage: 2, fsdp: true", "recompute: none");
+  EXPECT_EQ(s.data_parallel, DataParallel::fsdp);
+  EXPECT_EQ(s.fsdp.sharding, ShardingKind::shard_grad_op);
+  EXPECT_EQ(s.fsdp.backward_prefetch, BackwardPrefetch::post);
+  EXPECT_EQ(s.gradient_dtype, DType::bf16);
+  s = mapped("PyTorch FSDP1 + torch.compile (fms-fsdp)", "zero_stage: 3, fsdp: true, hybrid_shard: '8'",
+             "recompute: full");
+  EXPECT_EQ(s.fsdp.sharding, ShardingKind::hybrid_shard);
+  EXPECT_EQ(s.fsdp.shard_size, 8);
+  EXPECT_EQ(mapped("DeepSpeed ZeRO-3 (2021)", "zero_stage: 3, fsdp: false", "recompute: full").data_parallel,
+            DataParallel::zero3);
+}
+
 TEST(Mapping, CorrectionsAreNamed) {
   const Mapping m = map_of({{"Megatron-Core r0.8.0", "Megatron-LM fork (zero-bubble)"}});
   EXPECT_EQ(job_of(m).strategy.attention, AttentionKernel::unfused);
@@ -252,9 +279,9 @@ TEST(Mapping, WhatIsNotBuiltIsSkippedWithAReason) {
   const std::pair<std::pair<const char*, const char*>, const char*> table[] = {
       {{"attention: MHA}", "attention: MHA, moe: {experts: 8}}"}, "mixture of experts"},
       {{"attention: MHA}", "attention: MLA, mla: {kv_lora_rank: 512}}"}, "latent attention"},
-      {{"fsdp: false", "fsdp: true"}, "FSDP"},
-      {{"zero_stage: 1", "zero_stage: 2"}, "ZeRO-2"},
-      {{"zero_stage: 1", "zero_stage: 3"}, "ZeRO-3"},
+      {{"fsdp: false", "fsdp: true"}, "sharded weights on pipeline stages"},
+      {{"zero_stage: 1", "zero_stage: 2"}, "sharded weights on pipeline stages"},
+      {{"zero_stage: 1", "zero_stage: 3"}, "sharded weights on pipeline stages"},
       {{"cp: 1", "cp: 2"}, "context parallelism"},
       {{"precision: bf16", "precision: fp8 (mxfp8)"}, "fp8"},
       {{"task: pretrain", "task: lora"}, "lora"},
