@@ -5,26 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <numeric>
+
+#include "core/base/edit_distance.hpp"
 
 namespace wt {
 
 namespace {
-size_t edit_distance(std::string_view a, std::string_view b) {  // O(|a| |b|), words only
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string_view without_plus(std::string_view number) {  // from_chars takes no '+'; "+-1" stays refused
   if (number.size() > 1 && number[0] == '+' && number[1] != '-') number.remove_prefix(1);
   return number;

@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <initializer_list>
 #include <set>
+#include <span>
 
+#include "core/base/edit_distance.hpp"
 #include "core/base/file.hpp"
 #include "core/base/text.hpp"
 #include "core/spec/map_reader.hpp"
@@ -27,14 +29,18 @@ class Config {
   Config(const Node& map, Faults& faults, std::vector<std::string>& warnings)
       : map_(map), faults_(faults), warnings_(warnings) {}
 
-  /// Absent: `otherwise`. Null: `if_null`, or `otherwise` if that is not given.
+  /// Absent: `otherwise`. Null: `if_null`, or `otherwise` if that is not given. Whoever gets `otherwise` is told.
   int64_t integer(Names names, int64_t otherwise, Range range, std::optional<int64_t> if_null = {}) {
     const Entry* e = take(names);
-    if (!e) {
-      if (otherwise > 0) defaulted_.push_back(fmt::format("{} {}", *names.begin(), otherwise));
+    const bool null = e && e->value.kind == Node::Kind::null;
+    if (null && if_null) return *if_null;
+    if (!e || null) {
+      note_absent(names);
+      if (otherwise > 0)
+        defaulted_.push_back(null ? fmt::format("{} {} (null in the file)", e->key.substr(0, 60), otherwise)
+                                  : fmt::format("{} {}", *names.begin(), otherwise));
       return otherwise;
     }
-    if (e->value.kind == Node::Kind::null) return if_null.value_or(otherwise);
     const auto v = e->value.is_scalar() && !e->value.quoted ? parse_int(e->value.text) : std::nullopt;
     if (!v) {
       fault(*e, fmt::format("{} is not a whole number", shown(e->value)), "");
@@ -48,7 +54,10 @@ class Config {
   /// Absent and null alike: `otherwise`, which is derived and needs no warning.
   int64_t derived(Names names, int64_t otherwise, Range range) {
     const Entry* e = take(names);
-    if (!e || e->value.kind == Node::Kind::null) return otherwise;
+    if (!e || e->value.kind == Node::Kind::null) {
+      note_absent(names);
+      return otherwise;
+    }
     return integer(names, otherwise, range);
   }
   bool flag(Names names, bool otherwise) {
@@ -116,8 +125,11 @@ class Config {
   const std::vector<std::string>& defaulted() const { return defaulted_; }
   const Node& map() const { return map_; }
   const std::set<std::string_view>& used() const { return used_; }
+  /// Every spelling of the sizes that the file does not give.
+  const std::vector<std::string_view>& absent_sizes() const { return absent_sizes_; }
 
  private:
+  void note_absent(Names names) { absent_sizes_.insert(absent_sizes_.end(), names.begin(), names.end()); }
   static std::string shown(const Node& n) {
     switch (n.kind) {
       case Node::Kind::null: return "null";
@@ -133,6 +145,7 @@ class Config {
   std::vector<std::string>& warnings_;
   std::set<std::string_view> used_;
   std::vector<std::string> defaulted_;
+  std::vector<std::string_view> absent_sizes_;
 };
 
 // Names that attribute_map makes equal, for all architectures at once.
@@ -576,6 +589,60 @@ void warn_layer_types(Config& c, const ModelSpec& m) {
   if (!as_read) c.warn("layer_types: the pattern of windowed layers is not the one that is counted here");
 }
 
+/// Every key that some family reads. Known from reading an empty file with each of them.
+const std::set<std::string_view>& keys_of_any_family() {
+  static const std::set<std::string_view> keys = [] {
+    std::set<std::string_view> all;
+    Node empty;
+    empty.kind = Node::Kind::map;
+    for (const Family& f : kFamilies) {
+      Faults ignored;
+      std::vector<std::string> unsaid;
+      Config c(empty, ignored, unsaid);
+      ModelSpec m;
+      f.read(c, m);
+      all.insert(c.used().begin(), c.used().end());
+    }
+    return all;
+  }();
+  return keys;
+}
+
+/// Null, false, 0, 1 and empty lists switch nothing on, whatever reads them.
+bool switches_something_on(const Node& n) {
+  if (n.is_map()) return true;
+  if (n.kind == Node::Kind::list) return !n.items.empty();
+  return n.is_scalar() && n.text != "false" && n.text != "0" && n.text != "1";
+}
+
+/// What a writer of `key` meant, were it misspelled: one slip in a short name, two in a long one.
+std::string_view meant_by(std::string_view key, std::span<const std::string_view> names) {
+  constexpr size_t kShort = 6, kLong = 9, kLongest = 60;
+  if (key.size() < kShort || key.size() > kLongest) return {};
+  size_t best = key.size() < kLong ? 2 : 3;
+  std::string_view out;
+  for (std::string_view n : names)
+    if (const size_t d = n.front() == key.front() ? edit_distance(key, n) : best; d < best) {
+      best = d;
+      out = n;
+    }
+  return out;
+}
+
+/// A size of the class in place of the one that was written is another model: refused, where a switch is a warning.
+void refuse_misread_sizes(Config& c, const ModelSpec& m, std::string_view type) {
+  for (const Entry& e : c.map().entries) {
+    if (c.was_used(e.key)) continue;
+    if (const std::string_view near = meant_by(e.key, c.absent_sizes()); !near.empty())
+      c.fault(e, "is not read, and its size would come from the class", fmt::format("did you mean '{}'?", near));
+  }
+  if (m.moe) return;
+  for (std::string_view key : kExpertCount)
+    if (const Entry* e = c.map().find(key); e && switches_something_on(e->value))
+      c.fault(*e, fmt::format("a {} has no experts: it would be counted as a dense model", type),
+              "types with experts: deepseek_v2, deepseek_v3, gpt_oss, mixtral, qwen2_moe, qwen3_moe; or leave it out");
+}
+
 void warn_common(Config& c, const Node& root, const ModelSpec& m) {
   constexpr std::string_view kNoEffect[] = {"rope_scaling",
                                             "rope_parameters",
@@ -604,18 +671,19 @@ void warn_common(Config& c, const Node& root, const ModelSpec& m) {
   if (!c.defaulted().empty())
     c.warn(fmt::format("not in the file, default of its class: {}", fmt::join(c.defaulted(), ", ")));
   // A misspelled key reads as absent; transformers would not say a word.
+  std::vector<std::string_view> absent;
+  for (std::string_view u : c.used())
+    if (!c.map().find(u)) absent.push_back(u);
+  std::string others;
   for (const Entry& e : c.map().entries) {
     if (c.was_used(e.key)) continue;
-    std::vector<std::string_view> absent;
-    for (std::string_view u : c.used())
-      if (!c.map().find(u)) absent.push_back(u);
-    constexpr size_t kShortest = 6;
-    if (e.key.size() < kShortest) continue;
-    const auto near = closest(e.key, absent);
-    const auto distance = near ? std::max(near->size(), e.key.size()) - std::min(near->size(), e.key.size()) : 99;
-    if (near && distance <= 1 && near->substr(0, 4) == e.key.substr(0, 4))
-      c.warn(fmt::format("line {}: '{}' is not read: did you mean '{}'?", e.place.line, e.key, *near));
+    if (keys_of_any_family().count(e.key)) {
+      if (switches_something_on(e.value)) others += fmt::format("{}{}", others.empty() ? "" : ", ", e.key);
+    } else if (const std::string_view near = meant_by(e.key, absent); !near.empty()) {
+      c.warn(fmt::format("line {}: '{}' is not read: did you mean '{}'?", e.place.line, e.key, near));
+    }
   }
+  if (!others.empty()) c.warn("not read for this model_type: " + others);
 }
 
 std::string name_of(const std::string& file) {
@@ -703,6 +771,7 @@ Result<ImportedModel> parse_hf_config(std::string_view text, const std::string& 
     if (m.head_dim > kWidth.high) c.fault_at({"qk_nope_head_dim"}, "heads are wider than 2^22");
     if (estimate_parameters(m) > 1e15L) c.fault_at(kLayerCount, "the model has more than 10^15 parameters");
   }
+  refuse_misread_sizes(c, m, family->type);
   for (const tree::Duplicate& d : duplicates) {
     const bool shapes = d.path.find('.') == std::string::npos ? c.was_used(d.path)
                                                               : d.path.starts_with(nested + ".") && !nested.empty() &&

@@ -158,12 +158,56 @@ TEST(HfConfig, ContradictionsAreSaid) {
 
 TEST(HfConfig, SaysWhatHasNoEffect) {
   const ImportedModel m = read(R"({"model_type": "llama", "rope_scaling": {"factor": 8.0}, "use_cache": true,
-      "quantization_config": {"quant_method": "fp8"}, "num_hidden_layer": 3})");
+      "quantization_config": {"quant_method": "fp8"}, "mlp_bia": true})");
   EXPECT_TRUE(warns(m, "rope_scaling, use_cache"));
   EXPECT_TRUE(warns(m, "quantization_config"));
-  EXPECT_TRUE(warns(m, "did you mean 'num_hidden_layers'"));
+  EXPECT_TRUE(warns(m, "did you mean 'mlp_bias'?"));
   EXPECT_TRUE(warns(m, "default of its class: hidden_size 4096"));
   EXPECT_TRUE(warns(read(R"({"model_type": "deepseek_v3", "num_nextn_predict_layers": 1})"), "mtp_layers"));
+}
+
+std::string refusal(const std::string& body) {
+  const Result<ImportedModel> r = parse_hf_config(body, "c.json");
+  return r.ok() ? "" : to_text(r.errors());
+}
+
+TEST(HfConfig, SizeOfTheClassIsNeverSilent) {
+  // Null where the class takes no None: the class default stands in, and is told.
+  const ImportedModel m = read(R"({"model_type": "llama", "hidden_size": 8192, "intermediate_size": null})");
+  EXPECT_EQ(m.model.ffn_hidden, 11008);
+  EXPECT_TRUE(warns(m, "intermediate_size 11008 (null in the file)"));
+  EXPECT_TRUE(warns(read(R"({"model_type": "gpt2", "n_embd": null})"), "n_embd 768 (null in the file)"));
+  // Null where the class makes something of it is no default.
+  EXPECT_FALSE(warns(read(R"({"model_type": "mistral", "num_key_value_heads": null})"), "null in the file"));
+  EXPECT_TRUE(warns(read(R"({"model_type": "llama"})"), "hidden_size 4096, num_hidden_layers 32"));
+}
+
+TEST(HfConfig, MisspelledSizesAreRefused) {
+  for (const auto& [key, meant] : {std::pair{"hiden_size", "hidden_size"},
+                                   {"num_hidden_layer", "num_hidden_layers"},
+                                   {"n_layers", "n_layer"},
+                                   {"num_key_value_head", "num_key_value_heads"},
+                                   {"intermediate_szie", "intermediate_size"}}) {
+    const std::string said = refusal(std::string("{\"model_type\": \"llama\",\n\"") + key + "\": 64}");
+    EXPECT_NE(said.find(std::string("c.json:2:1: ") + key), std::string::npos) << said;
+    EXPECT_NE(said.find(std::string("did you mean '") + meant + "'?"), std::string::npos) << said;
+  }
+  // The size is given under its own name: what the other key says changes nothing.
+  EXPECT_EQ(refusal(R"({"model_type": "llama", "hidden_size": 4096, "hiden_size": 64})"), "");
+}
+
+TEST(HfConfig, ExpertsOfADenseClassAreRefused) {
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"}) {
+    const std::string said = refusal(std::string("{\"model_type\": \"llama\", \"") + key + "\": 8}");
+    EXPECT_NE(said.find("a llama has no experts"), std::string::npos) << key << ": " << said;
+    EXPECT_NE(said.find("mixtral"), std::string::npos) << said;
+  }
+  for (const char* none : {"null", "0", "1"})
+    EXPECT_EQ(refusal(std::string("{\"model_type\": \"llama\", \"num_local_experts\": ") + none + "}"), "");
+  EXPECT_EQ(refusal(R"({"model_type": "mixtral", "num_local_experts": 8})"), "");
+  // Other keys that only another class reads: a warning.
+  EXPECT_TRUE(
+      warns(read(R"({"model_type": "llama", "q_lora_rank": 1536})"), "not read for this model_type: q_lora_rank"));
 }
 
 TEST(HfConfig, DuplicateKeys) {
