@@ -122,6 +122,38 @@ TEST(Builtins, ModelsHaveTheirNominalCount) {
   }
 }
 
+/// What stands before " G parameters" in the first line of a file.
+std::string count_in_header(const std::string& model) {
+  std::ifstream in(std::string(WT_SOURCE_DIR "/models/") + model + ".yaml");
+  std::string line;
+  std::getline(in, line);
+  const size_t unit = line.find(" G parameters");
+  if (unit == std::string::npos) return "";
+  const size_t begin = line.rfind(' ', unit - 1) + 1;
+  return line.substr(begin, unit - begin);
+}
+
+TEST(Builtins, HeadersSayWhatTheFileCounts) {
+  for (const std::string& name : list_models()) {
+    const std::string said = count_in_header(name);
+    ASSERT_FALSE(said.empty()) << name << ": the first line gives no count";
+    const size_t dot = said.find('.');
+    const auto digits = dot == std::string::npos ? 0 : static_cast<int>(said.size() - dot - 1);
+    const double counted = static_cast<double>(count_parameters(read_model(name).value()).total()) * 1e-9;
+    EXPECT_NEAR(std::stod(said), counted, 0.51 * std::pow(10.0, -digits)) << name;
+  }
+}
+
+TEST(Builtins, DataSheetsAreOfTheVendor) {
+  for (const std::string& name : list_devices()) {
+    const DeviceSpec d = read_device(name).value();
+    for (const auto& [vendor, word] : {std::pair{"nvidia", "NVIDIA"}, {"amd", "AMD"}})
+      if (d.source.find(std::string(word) + " data sheet") != std::string::npos) {
+        EXPECT_EQ(d.vendor, vendor) << name << ": " << d.source;
+      }
+  }
+}
+
 TEST(Builtins, ModelsReadBackEqual) {
   for (const std::string& name : list_models()) {
     const ModelSpec m = read_model(name).value();
