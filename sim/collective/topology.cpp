@@ -9,6 +9,7 @@ namespace {
 using plan::CollectiveKind;
 
 constexpr int64_t kMaxSearchChannels = 32;  // NCCL: MAXCHANNELS / 2
+constexpr double kSlowerBy = 0.49;          // it tries no channel slower than this share of the best so far
 constexpr double kUsable = 0.98;  // the search does not fill a port to the last per cent when it raises a speed
 
 double gbps(BytesPerSecond b) { return b.n * 1e-9; }
@@ -64,19 +65,24 @@ InNode in_node(const ClusterSpec& cluster, const NcclConstants& c, int64_t ranks
 
 Graph search_graph(const NcclConstants& c, double node_gbps, int64_t nics, double nic_gbps, int64_t nodes, bool tree) {
   const auto& speeds = nodes > 1 ? c.speed_inter : c.speed_intra;
-  Graph best{.channels = 1, .intra = speeds.back(), .inter = speeds.back()};
-  double most = 0;
-  for (const double speed : speeds) {
+  const auto channels_at = [&](double speed) {
     int64_t channels = kMaxSearchChannels;
     if (node_gbps > 0) channels = std::min(channels, static_cast<int64_t>(node_gbps / speed));
     if (nodes > 1) channels = std::min(channels, nics * static_cast<int64_t>(nic_gbps / speed));
-    if (static_cast<double>(channels) * speed > most) {
-      most = static_cast<double>(channels) * speed;
+    return channels;
+  };
+  Graph best{.channels = 0};
+  const auto total = [](int64_t channels, double speed) { return static_cast<double>(channels) * speed; };
+  for (const double speed : speeds) {
+    if (best.channels && speed <= kSlowerBy * best.intra) break;
+    const int64_t channels = channels_at(speed);
+    if (total(channels, speed) > total(best.channels, best.intra))
       best = {.channels = channels, .intra = speed, .inter = speed};
-    }
   }
-  if (most == 0)
-    best.intra = best.inter = std::min(node_gbps > 0 ? node_gbps : nic_gbps, nodes > 1 ? nic_gbps : node_gbps);
+  if (!best.channels) {
+    const double least = std::min(node_gbps > 0 ? node_gbps : nic_gbps, nodes > 1 ? nic_gbps : node_gbps);
+    best = {.channels = 1, .intra = least, .inter = least};
+  }
   const bool newer = c.generation == NcclConstants::hopper || c.generation == NcclConstants::blackwell;
   const bool split = best.intra >= c.duplicate_from || (newer && best.channels <= 4 && best.intra >= 25);
   if (split && best.channels * 2 <= kMaxSearchChannels) {
@@ -84,12 +90,17 @@ Graph search_graph(const NcclConstants& c, double node_gbps, int64_t nics, doubl
     best.intra /= 2;
     best.inter /= 2;
   }
-  if (tree && nodes > 1)
-    for (const double speed : speeds)
-      if (node_gbps <= 0 || speed * static_cast<double>(best.channels) <= node_gbps * kUsable) {
-        best.intra = std::max(best.intra, speed);
-        break;
-      }
+  const auto fits = [&](double speed) {
+    if (!tree) return channels_at(speed) >= best.channels;
+    return nodes > 1 && (node_gbps <= 0 || total(best.channels, speed) <= node_gbps * kUsable);
+  };
+  for (const double speed : speeds) {
+    if (speed <= best.intra) break;
+    if (!fits(speed)) continue;
+    best.intra = speed;
+    if (!tree) best.inter = speed;
+    break;
+  }
   return best;
 }
 

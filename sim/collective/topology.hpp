@@ -22,8 +22,9 @@ InNode in_node(const ClusterSpec&, const NcclConstants&, int64_t ranks);
 /// `real`: false for the tuner's view.
 Situation situation_of(const ClusterSpec&, const NcclConstants&, plan::CollectiveKind, const GroupShape&, bool real);
 
-/// NCCL's search in short: the speed whose channels carry most; then channels are split in two (`duplicate_from`), then a
-/// tree raises the speed inside the node as far as the links allow.
+/// NCCL's search (ncclTopoCompute) in short: speeds downward, the one whose channels carry most, but none below half of the
+/// best so far; then channels are split in two (`duplicate_from`); then the speed is raised as far as the links allow, that
+/// of a tree only inside the node.
 Graph search_graph(const NcclConstants&, double node_gbps, int64_t nics, double nic_gbps, int64_t nodes, bool tree);
 
 }  // namespace wt::sim

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/lower/schedule.hpp"
 #include "core/spec/read.hpp"
 #include "study/run_job.hpp"
@@ -36,6 +38,22 @@ TEST(Schedules, EveryOneIsSimulated) {
           ++ran;
         }
   EXPECT_GE(ran, 18);
+}
+
+TEST(RunJob, AFasterNicDoesNotSlowTheStep) {
+  // It may take a few more channels, hence blocks, from the kernels that it runs beside.
+  constexpr double kBlocks = 1.005;
+  double least = 1e9;
+  for (int gbits = 100; gbits <= 1600; gbits += gbits < 600 ? 20 : 100) {
+    const std::string overrides[] = {fmt::format("cluster.fabric.nic_bandwidth={} Gb/s", gbits)};
+    const auto job = read_job(WT_SOURCE_DIR "/examples/llama3-70b-1024-h100.yaml", overrides);
+    ASSERT_TRUE(job) << to_text(job.errors());
+    const auto result = run_job(job.value());
+    ASSERT_TRUE(result) << to_text(result.errors());
+    const double step = result.value().run.step_time.seconds();
+    EXPECT_LT(step, least * kBlocks) << gbits;
+    least = std::min(least, step);
+  }
 }
 
 TEST(RunJob, AnUnknownHostProfileIsRefused) {
