@@ -16,8 +16,9 @@ namespace {
 // Tokens: kUnknown + stream. Every time lies below, so a maximum that holds a token is a token.
 constexpr int64_t kUnknown = int64_t{1} << 62;
 constexpr uint32_t kNone = UINT32_MAX;
-// Progress of slowed compute is counted in 1/kRate ps: a power of two that leaves room for 70 s in 63 bits.
+// Progress of slowed compute is counted in 1/kRate ps. Beyond kLongestFine that needs more than 63 bits.
 constexpr int64_t kRate = 1 << 16;
+constexpr int64_t kLongestFine = INT64_MAX / kRate - 1;  // 140 s
 constexpr size_t kFlushSpans = 512;
 
 int64_t max4(const int64_t* v, const std::array<uint16_t, 4>& w) {
@@ -96,26 +97,31 @@ uint32_t RankEngine::rate(uint32_t row, uint32_t channels) {
 int64_t RankEngine::beside_collectives(std::vector<Interval>& intervals, const FlatOp& op, int64_t ready) {
   // Kernels of the compute stream start in order: what ended before this one concerns no later one.
   std::erase_if(intervals, [&](const Interval& i) { return i.end <= ready; });
-  int64_t end = ready + op.duration;
-  if (!intervals.empty()) {
-    int64_t left = op.duration * kRate, at = ready;
-    while (true) {
-      int64_t speed = kRate, until = kUnknown;
-      for (const Interval& i : intervals) {
-        if (i.begin > at) {
-          until = std::min(until, i.begin);
-        } else if (i.end > at) {
-          until = std::min(until, i.end);
-          speed = std::min<int64_t>(speed, rate(op.aux, i.channels));
-        }
+  const int64_t end = ready + op.duration;
+  if (intervals.empty()) return end;
+  return op.duration <= kLongestFine ? slowed_end<int64_t>(intervals, op, ready)
+                                     : slowed_end<__int128>(intervals, op, ready);
+}
+
+template <class Progress>
+int64_t RankEngine::slowed_end(const std::vector<Interval>& intervals, const FlatOp& op, int64_t ready) {
+  Progress left = static_cast<Progress>(op.duration) * kRate;
+  int64_t at = ready;
+  while (true) {
+    int64_t speed = kRate, until = kUnknown;
+    for (const Interval& i : intervals) {
+      if (i.begin > at) {
+        until = std::min(until, i.begin);
+      } else if (i.end > at) {
+        until = std::min(until, i.end);
+        speed = std::min<int64_t>(speed, rate(op.aux, i.channels));
       }
-      end = at + (left + speed - 1) / speed;
-      if (end <= until) break;
-      left -= (until - at) * speed;
-      at = until;
     }
+    const Progress end = at + (left + speed - 1) / speed;
+    if (end <= until) return static_cast<int64_t>(end);
+    left -= static_cast<Progress>(until - at) * speed;
+    at = until;
   }
-  return end;
 }
 
 /// The same; a token if a collective that has not begun may still slow the kernel.
@@ -239,9 +245,9 @@ bool RankEngine::find_scenario(const FlatBlock& block, const Summary& s, uint16_
     const FlatOp& o = block.ops[i];
     const Pieces* const pieces = o.in_pieces ? &block.pieces[i] : nullptr;
     if (scratch_written_[kHost])
-      v[kHost] += o.issue();
+      v[kHost] += o.issue;
     else
-      out.issue += o.issue();
+      out.issue += o.issue;
     const int64_t ready = std::max(std::max(v[kHost], v[o.stream]), max4(v, o.waits));
     if (ready < kEver) return false;
     if (!scratch_written_[kHost]) limit[kHost] = std::min(limit[kHost], ready - out.issue);
@@ -306,7 +312,7 @@ void RankEngine::run(uint32_t u) {
           summary_at = summary == block.summaries.data() + block.summaries.size() ? nullptr : first + summary->begin;
           if (o == last) break;
         }
-      const int64_t host = v[kHost] + o->issue();
+      const int64_t host = v[kHost] + o->issue;
       const int64_t ready = std::max(std::max(host, v[o->stream]), max4(v, o->waits));
       if (ready >= kUnknown) [[unlikely]] {
         unit.op = static_cast<uint32_t>(o - first);

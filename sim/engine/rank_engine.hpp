@@ -93,6 +93,8 @@ class RankEngine {
   void post(uint32_t unit, const FlatOp& op, const Pieces* pieces, int64_t ready, uint32_t span);
   void resolve(uint32_t unit, uint8_t stream, int64_t begin, int64_t end);
   int64_t beside_collectives(std::vector<Interval>& intervals, const FlatOp& op, int64_t ready);
+  template <class Progress>
+  int64_t slowed_end(const std::vector<Interval>&, const FlatOp&, int64_t ready);
   int64_t compute_end(uint32_t unit, const FlatOp& op, int64_t ready);
   uint32_t rate(uint32_t row, uint32_t channels);
   void stall(uint32_t unit, int64_t token);

@@ -43,7 +43,7 @@ class Flattener {
     mark_exposed(flat);
     flat.instances = static_cast<uint32_t>(stream_.size());
     double seconds = 0;
-    for (const FlatOp& op : flat.ops) seconds += 1e-12 * static_cast<double>(op.duration + op.issue());
+    for (const FlatOp& op : flat.ops) seconds += 1e-12 * static_cast<double>(op.duration + op.issue);
     seconds_of.push_back(seconds);
     WT_CHECK(flat.instances < 1u << 24, "block '{}' has {} op instances", block.name, flat.instances);
     return flat;
@@ -54,7 +54,7 @@ class Flattener {
 
  private:
   void price_ops(const plan::Block& block, uint32_t unit) {
-    priced_.assign(block.ops.size(), {});
+    priced_.assign(block.ops.size(), FlatOp());
     bool recomputing = false;
     for (size_t i = 0; i < block.ops.size(); ++i) {
       const plan::Op& op = block.ops[i];
@@ -86,14 +86,15 @@ class Flattener {
       }
       // The host issues the next op only when this one is over: its issue shows on the device every time.
       if (pricing_.launch_blocks() && !std::holds_alternative<plan::Join>(op.body)) duration_ += issue;
-      constexpr int64_t limit = int64_t{1} << 46;
-      if (duration_ < 0 || duration_ >= limit || issue < 0 || issue >= limit)
+      if (duration_ < 0 || duration_ >= kLongestOp || issue < 0 || issue >= kLongestIssue)
         errors.push_back(
             {fmt::format("block '{}', op '{}'", block.name, op.name),
              fmt::format("would take {} after {} of issue", to_text(Time::ps(duration_)), to_text(Time::ps(issue))),
-             "one op may take 70 s: are the sizes and the rates of the cluster what was meant?"});
+             fmt::format(
+                 "one op may take {} after {} of issue: are the sizes and the rates of the cluster what was meant?",
+                 to_text(Time::ps(kLongestOp)), to_text(Time::ps(kLongestIssue)))});
       f.duration = duration_;
-      f.set_issue(issue);
+      f.issue = issue;
     }
   }
 

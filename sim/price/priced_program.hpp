@@ -33,24 +33,20 @@ enum class OpKind : uint8_t {
 };
 
 struct FlatOp {
-  int64_t duration : 47 = 0;     // ps: 0 to 70 s
-  uint64_t issue_high : 17 = 0;  // ps of the host, see issue(): an op of hundreds of kernels takes milliseconds
-  uint32_t issue_low = 0;
-  uint32_t aux = 0;  // compute: row of slowdowns; collective: UnitComm; send, receive: see below
-  std::array<uint16_t, 4> waits{kZero, kZero, kZero, kZero};
+  int64_t duration : 60 = 0;  // ps, below kLongestOp
+  OpKind kind : 4 = OpKind::plain;
   uint16_t out = kDrop;
-  uint8_t stream = 0;
-  OpKind kind = OpKind::plain;
+  int64_t issue : 44 = 0;  // ps of the host, below kLongestIssue: an op of hundreds of kernels takes milliseconds
+  uint8_t stream : 4 = 0;
+  std::array<uint16_t, 4> waits{kZero, kZero, kZero, kZero};
+  uint32_t aux = 0;            // compute: row of slowdowns; collective: UnitComm; send, receive: see below
   uint32_t instance : 24 = 0;  // op instance of the block
   uint32_t channels : 7 = 0;   // collectives: class of channels; 0: no later compute op can run beside it
   uint32_t in_pieces : 1 = 0;  // FlatBlock::pieces has more
-
-  int64_t issue() const { return static_cast<int64_t>(uint64_t{issue_high} << 32 | issue_low); }
-  void set_issue(int64_t ps) {
-    issue_high = static_cast<uint64_t>(ps) >> 32 & 0x1ffff;
-    issue_low = static_cast<uint32_t>(ps);
-  }
 };
+inline constexpr int64_t kLongestOp = int64_t{1} << 59;     // ps: 6 days
+inline constexpr int64_t kLongestIssue = int64_t{1} << 43;  // ps: 8 s
+static_assert(plan::kStreams <= 16);
 static_assert(sizeof(FlatOp) == 32);
 
 /// Pipelined waits (plan::Wait::Kind::piece) of one op; the start is among FlatOp::waits.

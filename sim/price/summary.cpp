@@ -91,7 +91,7 @@ class Builder {
 
   void step(const FlatOp& op, const Pieces* pieces) {
     Lanes& host = times_[kHost];
-    for (size_t l = 0; l < lanes_; ++l) host[l] += op.issue();
+    for (size_t l = 0; l < lanes_; ++l) host[l] += op.issue;
     Lanes ready = host;
     auto wait = [&](uint16_t t) {
       for (size_t l = 0; l < lanes_; ++l) ready[l] = std::max(ready[l], times_[t][l]);

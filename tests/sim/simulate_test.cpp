@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "fake_pricing.hpp"
+#include "sim/price/priced_program.hpp"
 
 namespace wt::sim {
 namespace {
@@ -168,6 +169,26 @@ TEST(Simulate, SlowdownIsExactForTheOverlappedPart) {
   EXPECT_EQ(step_time(plan, pricing, true), 140);
   pricing.slow = 1;
   EXPECT_EQ(step_time(plan, pricing), 110);
+}
+
+TEST(Simulate, OneOpMayTakeHours) {
+  constexpr int64_t kHour = int64_t{3600} * 1'000'000'000'000;
+  FakePricing pricing;
+  pricing.slow = 2;
+  BlockMaker b("block");
+  b.collective(Stream::data, 0, 50 * kHour, {tail(Stream::compute)});  // 0 .. 50
+  b.compute(30 * kHour);                                               // 25 in 50 beside, 5 alone: 0 .. 55
+  const plan::Plan plan = single_plan({{{"dp", 2}}}, {{"dp", {AxisId{0}}, {}}}, b.take());
+  EXPECT_EQ(step_time(plan, pricing), 55 * kHour);
+  EXPECT_EQ(step_time(plan, pricing, true), 55 * kHour);
+}
+
+TEST(Simulate, AnOpOfAWeekIsRefusedByName) {
+  BlockMaker b("block");
+  b.compute(kLongestOp);
+  const auto run = simulate(single_plan({{{"dp", 1}}}, {}, b.take()), FakePricing(), {});
+  ASSERT_FALSE(run.ok());
+  EXPECT_THAT(to_text(run.errors()), testing::HasSubstr("block 'block', op 'op0': would take"));
 }
 
 TEST(Simulate, CollectiveStartsWhenTheLastMemberArrives) {

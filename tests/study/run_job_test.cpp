@@ -56,6 +56,28 @@ TEST(RunJob, AFasterNicDoesNotSlowTheStep) {
   }
 }
 
+TEST(RunJob, ASlowNetworkIsAnsweredHoweverLongAnOpTakes) {
+  // Gradients of 70 B parameters over 8 ranks that share one NIC of each node: minutes at 25 Gb/s, an hour at 1.
+  double last = 0;
+  for (const int gbits : {25, 1}) {
+    const std::string overrides[] = {"strategy.data_parallel=megatron",
+                                     "strategy.pipeline=1",
+                                     "strategy.virtual_stages=1",
+                                     "strategy.schedule=1f1b",
+                                     "strategy.overlap_grad_reduce=false",
+                                     "strategy.overlap_param_gather=false",
+                                     fmt::format("cluster.fabric.nic_bandwidth={} Gb/s", gbits)};
+    auto job = read_job(WT_SOURCE_DIR "/examples/llama3-70b-1024-h100.yaml", overrides);
+    ASSERT_TRUE(job) << to_text(job.errors());
+    job.value().cluster.fabric.nics_per_node = 1;
+    const auto result = run_job(job.value());
+    ASSERT_TRUE(result) << to_text(result.errors());
+    const double step = result.value().run.step_time.seconds();
+    EXPECT_GT(step, last == 0 ? 100 : 20 * last);
+    last = step;
+  }
+}
+
 TEST(RunJob, AnUnknownHostProfileIsRefused) {
   const std::string overrides[] = {"training.host_profile=megatrom"};
   const auto job = read_job(WT_SOURCE_DIR "/examples/tiny-gpt.yaml", overrides);
