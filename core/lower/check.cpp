@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "core/lower/context.hpp"
@@ -26,7 +27,8 @@ class Faults {
   Diagnostics list_;
 };
 
-/// "nearest legal: 4, 8" among the divisors of n.
+/// "nearest legal: 4, 8" among the divisors of n. Only where `wanted` is none of them: a hint never names what was
+/// refused.
 std::string nearest_divisors(int64_t n, int64_t wanted) {
   int64_t below = 0, above = 0;
   for (int64_t d = 1; d <= n && d <= 65536; ++d)
@@ -39,6 +41,9 @@ std::string nearest_divisors(int64_t n, int64_t wanted) {
   if (above && above != below) out += (below ? ", " : "") + std::to_string(above);
   return out;
 }
+
+/// The smallest n of which `n * each` is a multiple of `whole`.
+int64_t smallest_factor(int64_t whole, int64_t each) { return whole / std::gcd(whole, each); }
 
 std::string nearest_multiples(int64_t wanted, int64_t unit) {
   const int64_t below = wanted / unit * unit;
@@ -81,7 +86,7 @@ void check_world(const JobSpec& j, Faults& f) {
     f.add("strategy", "{} ranks ({} nodes of {}) are not a multiple of tensor {} x pipeline {} x context {} = {}",
           world, j.cluster.nodes, j.cluster.node.devices, s.tensor, s.pipeline, s.context, cut);
     f.hint(fmt::format("cluster.nodes {}",
-                       nearest_multiples(j.cluster.nodes, std::max<int64_t>(1, cut / j.cluster.node.devices))));
+                       nearest_multiples(j.cluster.nodes, smallest_factor(cut, j.cluster.node.devices))));
   }
   if (s.data != 0 && cut * s.data != world) {
     f.add("strategy.data",
@@ -112,7 +117,7 @@ void check_batch(const JobSpec& j, Faults& f) {
   if (s.sequence_parallel && s.tensor > 1 && (t.seq_len * t.micro_batch) % s.tensor != 0) {
     f.add("training.seq_len", "{} tokens of a micro-batch do not divide over tensor = {}, as sequence_parallel needs",
           t.seq_len * t.micro_batch, s.tensor);
-    f.hint(nearest_multiples(t.seq_len, s.tensor));
+    f.hint(nearest_multiples(t.seq_len, smallest_factor(s.tensor, t.micro_batch)));
   }
 }
 
@@ -131,13 +136,18 @@ void check_pipeline(const JobSpec& j, Faults& f) {
   const bool fixed = s.first_stage_layers > 0 || s.last_stage_layers > 0;
   if (fixed && extra > 0)
     f.add("strategy.first_stage_layers", "cannot be combined with account_for_embedding or account_for_loss");
-  if (!fixed && (j.model.layers + extra) % stages != 0) {
-    f.add(s.virtual_stages > 1 ? "strategy.virtual_stages" : "strategy.pipeline",
+  const int64_t units = j.model.layers + extra;
+  if (!fixed && units % stages != 0) {
+    const bool chunks = units % s.pipeline == 0;  // else no number of chunks helps
+    f.add(chunks ? "strategy.virtual_stages" : "strategy.pipeline",
           "{} layers{} do not divide over {} stages (pipeline {} x virtual_stages {})", j.model.layers,
           extra ? fmt::format(" + {} for embedding and loss", extra) : "", stages, s.pipeline, s.virtual_stages);
-    f.hint(nearest_divisors(
-        (j.model.layers + extra) / (s.virtual_stages > 1 && j.model.layers % s.pipeline == 0 ? s.pipeline : 1),
-        s.virtual_stages > 1 ? s.virtual_stages : s.pipeline));
+    if (chunks)
+      f.hint(nearest_divisors(units / s.pipeline, s.virtual_stages));
+    else if (units % s.virtual_stages == 0)
+      f.hint(nearest_divisors(units / s.virtual_stages, s.pipeline));
+    else
+      f.hint(fmt::format("pipeline x virtual_stages must divide {}", units));
   }
   if (fixed) {
     const int64_t others = s.pipeline - (s.first_stage_layers > 0) - (s.last_stage_layers > 0);

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "core/spec/specs.hpp"
 
@@ -314,6 +315,79 @@ TEST(Lower, IllegalJobsAreRefusedWithTheirKeysAndLegalValues) {
   many.training.global_batch = 63;
   many.strategy.schedule = "none";
   EXPECT_GE(lower(many).errors().size(), 3u);
+}
+
+/// The values after `lead` in the hint of the fault at `where`; none if there is no such hint.
+std::vector<int64_t> offered(const Diagnostics& faults, const std::string& where, const std::string& lead) {
+  std::vector<int64_t> out;
+  for (const auto& e : faults)
+    if (const size_t at = e.hint.find(lead); e.where == where && at != std::string::npos)
+      for (std::istringstream rest(e.hint.substr(at + lead.size())); rest;) {
+        int64_t n = 0;
+        if (rest >> n) out.push_back(n);
+        rest.ignore(2, ' ');
+      }
+  return out;
+}
+
+// What a hint offers, put in the place of what was refused, must be taken.
+TEST(Lower, WhatAHintOffersIsLegal) {
+  struct Row {
+    std::string where, lead;
+    std::function<void(JobSpec&)> spoil;
+    std::function<void(JobSpec&, int64_t)> heed;
+  };
+  const auto nodes = [](JobSpec& j, int64_t n) { j.cluster.nodes = n; };
+  const auto chunks = [](JobSpec& j, int64_t n) { j.strategy.virtual_stages = n; };
+  const Row rows[] = {
+      // 12 ranks a replica in nodes of 8: a multiple of 3 nodes.
+      {"strategy", "cluster.nodes nearest legal: ",
+       [](JobSpec& j) {
+         j.model.layers = 12;
+         j.cluster.nodes = 128;
+         j.strategy.tensor = 4;
+         j.strategy.pipeline = 3;
+       },
+       nodes},
+      {"training.seq_len", "nearest legal: ",
+       [](JobSpec& j) {
+         j.strategy.tensor = 4;
+         j.strategy.sequence_parallel = true;
+         j.training.seq_len = 127;
+       },
+       [](JobSpec& j, int64_t n) { j.training.seq_len = n; }},
+      {"strategy.virtual_stages", "nearest legal: ",
+       [](JobSpec& j) {
+         j.strategy.pipeline = 2;
+         j.strategy.virtual_stages = 3;
+         j.strategy.schedule = "interleaved";
+       },
+       chunks},
+      // No number of chunks cuts 9 units on 2 ranks: the degree of the pipeline is at fault.
+      {"strategy.pipeline", "nearest legal: ",
+       [](JobSpec& j) {
+         j.strategy.pipeline = 2;
+         j.strategy.virtual_stages = 3;
+         j.strategy.schedule = "interleaved";
+         j.strategy.account_for_loss = true;
+       },
+       [](JobSpec& j, int64_t n) { j.strategy.pipeline = n; }},
+  };
+  for (const Row& row : rows) {
+    JobSpec j = tiny_job();
+    row.spoil(j);
+    auto refused = lower(j);
+    ASSERT_FALSE(refused.ok()) << row.where;
+    const auto values = offered(refused.errors(), row.where, row.lead);
+    EXPECT_FALSE(values.empty()) << to_text(refused.errors());
+    for (const int64_t n : values) {
+      JobSpec heeded = j;
+      row.heed(heeded, n);
+      auto again = lower(heeded);
+      if (again.ok()) continue;
+      for (const auto& e : again.errors()) EXPECT_NE(e.where, row.where) << n << " was offered: " << e.what;
+    }
+  }
 }
 
 TEST(Lower, StorageOfEveryRoleIsReservedWithItsSharding) {
