@@ -167,6 +167,17 @@ void check_pipeline(const JobSpec& j, Faults& f) {
   }
 }
 
+/// Layers of the longest model chunk, of a split that check_pipeline lets pass.
+int64_t longest_chunk(const JobSpec& j) {
+  const auto& s = j.strategy;
+  const int64_t extra = (s.account_for_embedding ? 1 : 0) + (s.account_for_loss ? 1 : 0);
+  if (s.first_stage_layers == 0 && s.last_stage_layers == 0)
+    return (j.model.layers + extra) / (s.pipeline * s.virtual_stages);
+  const int64_t others = s.pipeline - (s.first_stage_layers > 0) - (s.last_stage_layers > 0);
+  const int64_t rest = j.model.layers - s.first_stage_layers - s.last_stage_layers;
+  return std::max({s.first_stage_layers, s.last_stage_layers, others > 0 ? rest / others : 0}) / s.virtual_stages;
+}
+
 void check_data(const JobSpec& j, Faults& f) {
   const auto& s = j.strategy;
   if (s.overlap_param_gather && s.data_parallel != DataParallel::distributed_optimizer)
@@ -181,6 +192,12 @@ void check_data(const JobSpec& j, Faults& f) {
     f.add("strategy.recompute.layers", "must be at least 1");
   if (s.recompute.kind == RecomputeKind::full && s.recompute.layers > 30000)
     f.add("strategy.recompute.layers", "{} is out of range", s.recompute.layers);
+  const int64_t chunk = longest_chunk(j);  // 0: there is no such split, which is a fault of its own
+  if (s.recompute.kind == RecomputeKind::full && s.recompute.method == RecomputeMethod::block && chunk > 0 &&
+      s.recompute.layers > chunk) {
+    f.add("strategy.recompute.layers", "block recompute of {} layers in chunks of {}", s.recompute.layers, chunk);
+    f.hint(fmt::format("legal: 1 to {}", chunk));
+  }
   if (j.cluster.device.peak.find(j.training.compute_dtype) == j.cluster.device.peak.end()) {
     std::vector<std::string_view> have;
     for (const auto& [dtype, peak] : j.cluster.device.peak) have.push_back(to_text(dtype));

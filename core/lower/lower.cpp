@@ -8,6 +8,7 @@
 
 #include "core/lower/context.hpp"
 #include "core/lower/schedule.hpp"
+#include "core/spec/names.hpp"
 
 namespace wt::lower {
 
@@ -310,8 +311,27 @@ void note_assumptions(const JobSpec& job, std::vector<std::string>& out) {
   if (job.strategy.tensor > m.kv_heads)
     out.push_back(fmt::format("{} key/value heads are kept in {} copies over the tensor group", m.kv_heads,
                               job.strategy.tensor / m.kv_heads));
-  if (job.strategy.sequence_parallel && job.strategy.tensor == 1)
-    out.push_back("sequence_parallel has no effect with tensor = 1");
+}
+
+/// Keys of the strategy that ask for something which the other keys leave without effect.
+void note_unused_keys(const StrategySpec& s, std::vector<std::string>& out) {
+  const StrategySpec plain;
+  const bool ddp = s.data_parallel == DataParallel::ddp;
+  const auto unused = [&](bool asked, std::string_view key, std::string_view beside) {
+    if (asked) out.push_back(fmt::format("{} has no effect {}", key, beside));
+  };
+  unused(s.sequence_parallel && s.tensor == 1, "sequence_parallel", "with tensor = 1");
+  unused(s.tensor_overlap && s.tensor == 1, "tensor_overlap", "with tensor = 1");
+  const std::string other_schedule = fmt::format("with schedule {}", s.schedule);
+  unused(s.group_size != 0 && s.schedule != "interleaved", "group_size", other_schedule);
+  const std::string other_replicas = fmt::format("with data_parallel {}", to_text(s.data_parallel));
+  unused(!ddp && s.ddp_bucket != plain.ddp_bucket, "ddp_bucket", other_replicas);
+  unused(!ddp && s.ddp_first_bucket != plain.ddp_first_bucket, "ddp_first_bucket", other_replicas);
+  unused(ddp && s.bucket_elements != 0, "bucket_elements", other_replicas);
+  const bool full = s.recompute.kind == RecomputeKind::full;
+  const std::string other_kind = fmt::format("with recompute.kind {}", to_text(s.recompute.kind));
+  unused(!full && s.recompute.layers != plain.recompute.layers, "recompute.layers", other_kind);
+  unused(!full && s.recompute.method != plain.recompute.method, "recompute.method", other_kind);
 }
 
 }  // namespace
@@ -369,6 +389,7 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   WT_CHECK(next_layer == job.model.layers, "{} layers placed of {}", next_layer, job.model.layers);
 
   note_assumptions(job, out.assumptions);
+  note_unused_keys(job.strategy, out.assumptions);
   const RankBlocks rank = rank_blocks(c);
   for (int64_t pp = 0; pp < s.pipeline; ++pp) {
     out.programs.push_back(

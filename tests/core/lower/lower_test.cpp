@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -294,6 +295,11 @@ TEST(Lower, IllegalJobsAreRefusedWithTheirKeysAndLegalValues) {
          j.model.position = Position::learned;
          j.training.seq_len = 256;
        }},
+      {"strategy.recompute.layers", "block recompute of 5 layers in chunks of 4", "legal: 1 to 4",
+       [](JobSpec& j) {
+         j.strategy.pipeline = 2;
+         j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::block, 5};
+       }},
       {"model.moe", "cannot be planned yet", "", [](JobSpec& j) { j.model.moe.emplace(); }},
       {"strategy.context", "cannot be planned yet", "", [](JobSpec& j) { j.strategy.context = 2; }},
   };
@@ -387,6 +393,52 @@ TEST(Lower, WhatAHintOffersIsLegal) {
       if (again.ok()) continue;
       for (const auto& e : again.errors()) EXPECT_NE(e.where, row.where) << n << " was offered: " << e.what;
     }
+  }
+}
+
+TEST(Lower, KeysWithoutEffectAreSaid) {
+  struct Row {
+    std::string said;
+    std::function<void(StrategySpec&)> ask, make_it_count;  // the second gives the key its effect
+  };
+  const auto megatron = [](StrategySpec& s) { s.data_parallel = DataParallel::megatron; };
+  const auto ddp = [](StrategySpec& s) { s.data_parallel = DataParallel::ddp; };
+  const auto full = [](StrategySpec& s) { s.recompute.kind = RecomputeKind::full; };
+  const auto none = [](StrategySpec& s) { s.recompute.kind = RecomputeKind::none; };
+  const auto split = [](StrategySpec& s) { s.tensor = 2; };
+  const auto both_split = [](StrategySpec& s) { s.tensor = 2, s.sequence_parallel = true; };
+  const auto interleaved = [](StrategySpec& s) {
+    s.pipeline = s.virtual_stages = 2;
+    s.schedule = "interleaved";
+  };
+  const Row rows[] = {
+      {"sequence_parallel has no effect with tensor = 1", [](StrategySpec& s) { s.sequence_parallel = true; }, split},
+      {"tensor_overlap has no effect with tensor = 1", [](StrategySpec& s) { s.tensor_overlap = true; }, both_split},
+      {"group_size has no effect with schedule 1f1b", [](StrategySpec& s) { s.group_size = 2; }, interleaved},
+      {"ddp_bucket has no effect with data_parallel megatron",
+       [&](StrategySpec& s) { megatron(s), s.ddp_bucket = {1 << 20}; }, ddp},
+      {"ddp_first_bucket has no effect with data_parallel megatron",
+       [&](StrategySpec& s) { megatron(s), s.ddp_first_bucket = {1 << 19}; }, ddp},
+      {"bucket_elements has no effect with data_parallel ddp", [](StrategySpec& s) { s.bucket_elements = 1000; },
+       megatron},
+      {"recompute.layers has no effect with recompute.kind none",
+       [&](StrategySpec& s) { none(s), s.recompute.layers = 4; }, full},
+      {"recompute.method has no effect with recompute.kind none",
+       [&](StrategySpec& s) { none(s), s.recompute.method = RecomputeMethod::block; }, full},
+  };
+  const auto says = [](const JobSpec& j, const std::string& text) {
+    auto r = lower(j);
+    EXPECT_TRUE(r.ok()) << text << ": " << to_text(r.errors());
+    const auto& list = r.value().assumptions;
+    return std::find(list.begin(), list.end(), text) != list.end();
+  };
+  for (const Row& row : rows) {
+    JobSpec j = tiny_job();
+    EXPECT_FALSE(says(j, row.said)) << row.said;
+    row.ask(j.strategy);
+    EXPECT_TRUE(says(j, row.said)) << row.said;
+    row.make_it_count(j.strategy);
+    EXPECT_FALSE(says(j, row.said)) << row.said;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <rapidcheck.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -47,6 +48,22 @@ TEST(Read, OverridesAreCheckedLikeTheFile) {
   EXPECT_EQ(r.kind, RecomputeKind::full);
   EXPECT_EQ(r.layers, 2);
   EXPECT_EQ(with({"training={micro_batch: 2, global_batch: 4, seq_len: 16}"}).training.seq_len, 16);
+}
+
+TEST(Read, DdpAlwaysReducesBesideTheBackward) {
+  const auto warned = [](const JobSpec& j) {
+    return std::any_of(j.warnings.begin(), j.warnings.end(), [](const std::string& w) {
+      return w.find(": false has no effect with data_parallel ddp") != std::string::npos;
+    });
+  };
+  const JobSpec off = with({"strategy.data_parallel=ddp", "strategy.overlap_grad_reduce=false"});
+  EXPECT_TRUE(warned(off));
+  EXPECT_TRUE(off.strategy.overlap_grad_reduce);
+  EXPECT_FALSE(warned(with({"strategy.data_parallel=ddp"})));
+  EXPECT_FALSE(warned(with({"strategy.data_parallel=megatron", "strategy.overlap_grad_reduce=false"})));
+  const Result<JobSpec> again = parse_job(print_job(off), "printed.yaml");  // printed as what it is, so without a warning
+  ASSERT_TRUE(again.ok()) << to_text(again.errors());
+  EXPECT_FALSE(warned(again.value()));
 }
 
 TEST(Read, AnotherClusterKeepsTheNumberOfNodes) {
