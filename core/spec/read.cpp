@@ -236,6 +236,17 @@ void name_it(Node& node, const std::string& path) {
   node.set("name", std::move(name), node.place);
 }
 
+/// A JSON object: '{', then a quoted key or nothing. Files of the Hugging Face cache carry digests for names, and a YAML
+/// map in braces has bare keys.
+bool opens_json_object(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n", kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  const size_t brace = text.find_first_not_of(kBlank);
+  if (brace == std::string_view::npos || text[brace] != '{') return false;
+  const size_t next = text.find_first_not_of(kBlank, brace + 1);
+  return next != std::string_view::npos && (text[next] == '"' || text[next] == '}');
+}
+
 std::optional<Node> load_file(Kind kind, const std::string& file, std::string_view path, int depth, Context& context) {
   Result<std::string> text = read_file(file, tree::kMaxBytes);
   if (!text.ok()) {
@@ -245,7 +256,7 @@ std::optional<Node> load_file(Kind kind, const std::string& file, std::string_vi
     return std::nullopt;
   }
   const auto source = file_source(file);
-  if (kind == Kind::model && ends_with(file, ".json")) {
+  if (kind == Kind::model && (ends_with(file, ".json") || opens_json_object(text.value()))) {
     Result<ImportedModel> model = parse_hf_config(text.value(), file);
     if (!model.ok()) {
       context.errors.insert(context.errors.end(), model.errors().begin(), model.errors().end());

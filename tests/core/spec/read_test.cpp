@@ -50,6 +50,25 @@ TEST(Read, OverridesAreCheckedLikeTheFile) {
   EXPECT_EQ(with({"training={micro_batch: 2, global_batch: 4, seq_len: 16}"}).training.seq_len, 16);
 }
 
+// In the cache of Hugging Face the file is named by its digest.
+TEST(Read, AConfigIsKnownByItsContent) {
+  const fs::path file = fs::path(testing::TempDir()) / ("blob-" + std::to_string(::getpid()));
+  const auto read_as = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    return read_model(file.string());
+  };
+  for (const char* text : {"{\"model_type\": \"gpt2\"}", "\xEF\xBB\xBF \n\t{\n  \"model_type\": \"gpt2\"}"}) {
+    const Result<ModelSpec> m = read_as(text);
+    ASSERT_TRUE(m.ok()) << to_text(m.errors());
+    EXPECT_EQ(count_parameters(m.value()).total(), 124439808);
+  }
+  const Result<ModelSpec> ours =
+      read_as("{from: " WT_SOURCE_DIR "/models/llama2-7b.yaml, layers: 3}");  // YAML in braces stays YAML
+  ASSERT_TRUE(ours.ok()) << to_text(ours.errors());
+  EXPECT_EQ(ours.value().layers, 3);
+  fs::remove(file);
+}
+
 TEST(Read, DdpAlwaysReducesBesideTheBackward) {
   const auto warned = [](const JobSpec& j) {
     return std::any_of(j.warnings.begin(), j.warnings.end(), [](const std::string& w) {
