@@ -10,6 +10,7 @@
 #include "core/base/text.hpp"
 #include "core/lower/lower.hpp"
 #include "core/report/report.hpp"
+#include "core/spec/names.hpp"
 #include "core/spec/read.hpp"
 #include "study/run_job.hpp"
 
@@ -23,7 +24,7 @@ constexpr double kSheetMfu = 0.552;
 
 struct Options {
   JobOptions job;
-  std::string gpu = "h100", model, precision = "bf16";
+  std::string gpu = "h100", model, precision;  // precision: bf16 where none is given
   double flops = 0, tokens = 0, days = 0, gpu_hours = 0, mfu = 0, tflops = 0, tokens_per_s = 0;
   int64_t gpus = 0, seq_len = 0;
 };
@@ -47,15 +48,21 @@ struct Known {
 std::string count(double n) { return with_commas(static_cast<int64_t>(std::llround(n))); }
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
 
-void take_device(Known& k, const DeviceSpec& d, DType dtype, Diagnostics& faults) {
+/// `where`: what chose the number format, to be named if the device lacks it.
+void take_device(Known& k, const DeviceSpec& d, DType dtype, std::string_view where, Diagnostics& faults) {
   k.device = d.name;
   k.device_source = d.source;
   k.sparsity = d.generation >= GpuGeneration::ampere && (d.vendor == "nvidia" || d.vendor == "NVIDIA");
   const auto p = d.peak.find(dtype);
-  if (p == d.peak.end())
-    faults.push_back({"--precision", fmt::format("{} has no {} matrix products", d.name, to_text(dtype)), ""});
-  else
+  if (p != d.peak.end()) {
     k.peak = p->second.n;
+    return;
+  }
+  std::vector<std::string_view> legal;
+  for (const auto& [other, peak] : d.peak)
+    if (other != DType::f64) legal.push_back(spelled(other));  // not a value of --precision
+  faults.push_back({std::string(where), fmt::format("{} has no {} matrix products", d.name, spelled(dtype)),
+                    fmt::format("--precision {}", fmt::join(legal, ", "))});
 }
 
 /// All formulas where the length of a sequence is known; else the one that leaves attention out.
@@ -134,9 +141,9 @@ int take_job(Known& k, const Options& o) {
   if (!result) return fail(result.errors(), kBadInput);  // prices out of range
   const study::JobResult& r = result.value();
   Diagnostics faults;
-  take_device(k, r.job.cluster.device, r.job.training.compute_dtype, faults);
+  take_device(k, r.job.cluster.device, r.job.training.compute_dtype, "training.precision", faults);
   if (!faults.empty()) return fail(faults, kBadInput);
-  k.precision = to_text(r.job.training.compute_dtype);
+  k.precision = spelled(r.job.training.compute_dtype);
   k.per_node = std::max<int64_t>(1, r.job.cluster.node.devices);
   k.mfu = r.report.mfu;
   k.mfu_basis = fmt::format("predicted for {} on {} GPUs, step {}", r.job.name,
@@ -155,7 +162,7 @@ int take_job(Known& k, const Options& o) {
 int audit(const Options& o) {
   Diagnostics faults;
   Known k;
-  k.precision = o.precision;
+  k.precision = o.precision.empty() ? "bf16" : o.precision;
   if (!o.job.path.empty()) {
     if (o.mfu > 0 || o.tflops > 0)
       return fail({{"audit", "a job brings its predicted MFU", "leave out --mfu and --tflops"}}, kBadInput);
@@ -168,7 +175,8 @@ int audit(const Options& o) {
     if (!device)
       faults = device.errors();
     else
-      take_device(k, device.value(), parse_dtype(o.precision).value_or(DType::bf16), faults);
+      take_device(k, device.value(), parse_dtype(k.precision).value_or(DType::bf16),
+                  o.precision.empty() ? "--gpu" : "--precision", faults);
     k.mfu = o.mfu > 1 ? o.mfu / 100 : o.mfu;
     k.mfu_basis = "as given";
   }

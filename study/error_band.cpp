@@ -8,6 +8,7 @@
 
 #include "core/base/data_path.hpp"
 #include "core/base/text.hpp"
+#include "core/spec/names.hpp"
 #include "sim/cost/csv.hpp"
 
 namespace wt::study {
@@ -99,7 +100,7 @@ JobBand band_of(const JobSpec& job, std::span<const ErrorBand> bands) {
                                   enough ? kernels + " " : "", with_commas(used.runs), with_commas(used.settings));
   if (!enough) basis += fmt::format("; {} of them with {} kernels", own == bands.end() ? 0 : own->runs, kernels);
   const DType compute = job.training.compute_dtype;
-  if (compute != DType::bf16 && compute != DType::f16) basis += fmt::format("; none in {}", to_text(compute));
+  if (compute != DType::bf16 && compute != DType::f16) basis += fmt::format("; none in {}", spelled(compute));
   return {used.low, used.high, std::move(basis)};
 }
 

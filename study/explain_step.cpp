@@ -8,6 +8,7 @@
 
 #include "core/base/text.hpp"
 #include "core/report/print.hpp"
+#include "core/spec/names.hpp"
 
 namespace wt::study {
 
@@ -72,7 +73,7 @@ void formulas(std::string& out, const JobResult& r) {
       "included\n";
   out += fmt::format("  MFU = FLOPs / (step time {} x {} GPUs x {:.1f} TFLOP/s, dense {} peak of {})\n",
                      time_text(s.step_time), r.plan.mesh.ranks(), s.peak_tflops,
-                     wt::to_text(r.job.training.compute_dtype), r.job.cluster.device.name);
+                     spelled(r.job.training.compute_dtype), r.job.cluster.device.name);
   const auto n = count_parameters(r.job.model);
   out += fmt::format(
       "  parameters: {} = embedding {} + position {} + attention {} + MLP {} + experts {} + router {} + norms {} + "
@@ -121,7 +122,7 @@ void kernels(std::string& out, const std::vector<Line>& lines, const sim::Models
         {e.time.seconds() * static_cast<double>(l.count),
          {name, with_commas(l.count), time_text(e.time), time_text(e.time.seconds() * static_cast<double>(l.count)),
           scaled(c->work.flops), scaled(static_cast<double>(c->work.bytes_read + c->work.bytes_written)),
-          std::string(wt::to_text(c->dtype)), std::string(to_text(e.bound)),
+          std::string(spelled(c->dtype)), std::string(to_text(e.bound)),
           fmt::format("{:.0f} %", e.efficiency * 100), shape_text(*c), std::string(e.source)}});
   }
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });

@@ -200,9 +200,10 @@ void check_data(const JobSpec& j, Faults& f) {
   }
   if (j.cluster.device.peak.find(j.training.compute_dtype) == j.cluster.device.peak.end()) {
     std::vector<std::string_view> have;
-    for (const auto& [dtype, peak] : j.cluster.device.peak) have.push_back(to_text(dtype));
+    for (const auto& [dtype, peak] : j.cluster.device.peak)
+      if (dtype != DType::f64) have.push_back(spelled(dtype));  // nobody trains in it: no legal precision
     f.add("training.precision", "{} has no {} matrix products", j.cluster.device.name,
-          to_text(j.training.compute_dtype));
+          spelled(j.training.compute_dtype));
     f.hint(fmt::format("legal: {}", fmt::join(have, ", ")));
   }
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/text.hpp"
+#include "core/spec/names.hpp"
 
 namespace wt::report {
 
@@ -260,7 +261,7 @@ std::string print_screen(const Sheet& s) {
                    strategy_text(s)));
   line(fmt::format("  batch of {} x {} tokens in {} micro-batches of {} on each replica, {}",
                    with_commas(t.global_batch), with_commas(t.seq_len), with_commas(s.plan.micro_batches),
-                   s.plan.micro_batch_size, to_text(t.compute_dtype)));
+                   s.plan.micro_batch_size, spelled(t.compute_dtype)));
   line("");
   line(fmt::format("  memory   {:<14} {}", words_of_verdict(r.memory.fits), verdict_text(s)));
   line(fmt::format("  step     {:<14} {} tokens/s, {} tokens/s per GPU", to_text(r.step_time),
@@ -269,10 +270,10 @@ std::string print_screen(const Sheet& s) {
   if (r.peak_tflops > 0)
     line(fmt::format("  MFU      {:<14} {:.0f} of {:.0f} TFLOP/s per GPU (dense {} peak, formula {}); HFU {:.1f} %",
                      fmt::format("{:.1f} %", r.mfu * 100), r.model_tflops_per_gpu, r.peak_tflops,
-                     to_text(t.compute_dtype), id_of(r.formula), r.hfu * 100));
+                     spelled(t.compute_dtype), id_of(r.formula), r.hfu * 100));
   else
     line(fmt::format("  speed    {:<14} TFLOP/s per GPU (formula {}); the device has no {} peak, so no MFU",
-                     fmt::format("{:.0f}", r.model_tflops_per_gpu), id_of(r.formula), to_text(t.compute_dtype)));
+                     fmt::format("{:.0f}", r.model_tflops_per_gpu), id_of(r.formula), spelled(t.compute_dtype)));
   line(fmt::format("  limit    {}", limit_text(r)));
   if (const auto run = whole_run(s))
     line(fmt::format("  run      {:<14} {} GPU-hours for {} tokens, without failures and restarts",

@@ -2,6 +2,16 @@
 
 namespace wt {
 
+std::string_view spelled(DType t) {
+  switch (t) {
+    case DType::f64: return "fp64";
+    case DType::f32: return "fp32";
+    case DType::f16: return "fp16";
+    case DType::f8: return "fp8";
+    default: return to_text(t);
+  }
+}
+
 std::span<const Named<Activation>> names_of(Activation) {
   static constexpr Named<Activation> k[] = {
       {"gelu", Activation::gelu}, {"silu", Activation::silu}, {"relu", Activation::relu}};

@@ -31,6 +31,9 @@ std::span<const Named<RecomputeMethod>> names_of(RecomputeMethod);
 std::span<const Named<AttentionKernel>> names_of(AttentionKernel);
 std::span<const Named<OptimizerKind>> names_of(OptimizerKind);
 
+/// As the files and the options spell a number format: fp16 rather than the plan's f16. For everything a user reads.
+std::string_view spelled(DType);
+
 template <class E>
 requires requires(E e) { names_of(e); }
 std::string_view to_text(E value) {

@@ -30,17 +30,6 @@ std::string yaml_text(std::string_view s) {
   return out + '"';
 }
 
-/// As the job file spells it: fp16 rather than f16.
-std::string_view spelled(DType t) {
-  switch (t) {
-    case DType::f64: return "fp64";
-    case DType::f32: return "fp32";
-    case DType::f16: return "fp16";
-    case DType::f8: return "fp8";
-    default: return to_text(t);
-  }
-}
-
 class MapPrinter {
  public:
   explicit MapPrinter(std::string& out, int indent = 0) : out_(out), indent_(static_cast<size_t>(indent), ' ') {}

@@ -213,7 +213,13 @@ TEST_F(Program, AuditAsksForWhatIsMissing) {
   EXPECT_EQ(gpu.code, 2);
   EXPECT_TRUE(has(gpu.err, "no device 'h1000'")) << gpu.err;
   EXPECT_EQ(run("audit --gpu h100 --flops -1 --days 3 --gpus 8").code, 2);
-  EXPECT_EQ(run("audit --gpu v100-sxm2-32 --precision fp8 --flops 1e24 --days 3 --gpus 8").code, 2);
+  // What is blamed is what was given, in words that the option takes.
+  const Outcome asked = run("audit --gpu v100-sxm2-32 --precision fp8 --flops 1e24 --days 3 --gpus 8");
+  EXPECT_EQ(asked.code, 2);
+  EXPECT_TRUE(has(asked.err, "--precision: v100-sxm2-32 has no fp8 matrix products (--precision fp32, fp16)")) << asked.err;
+  const Outcome unasked = run("audit --gpu v100-sxm2-32 --flops 1e24 --days 3 --gpus 8");
+  EXPECT_EQ(unasked.code, 2);
+  EXPECT_TRUE(has(unasked.err, "--gpu: v100-sxm2-32 has no bf16 matrix products")) << unasked.err;
 }
 
 TEST_F(Program, DiffOfATraceAndItsJobIsNothing) {

@@ -288,7 +288,7 @@ TEST(Lower, IllegalJobsAreRefusedWithTheirKeysAndLegalValues) {
        }},
       {"strategy.overlap_param_gather", "needs data_parallel: distributed_optimizer", "",
        [](JobSpec& j) { j.strategy.overlap_param_gather = true; }},
-      {"training.precision", "test has no f16 matrix products", "bf16",
+      {"training.precision", "test has no fp16 matrix products", "legal: bf16, fp8",
        [](JobSpec& j) { j.training.compute_dtype = DType::f16; }},
       {"training.seq_len", "256 exceeds the 128 learned positions", "up to 128",
        [](JobSpec& j) {
