@@ -19,8 +19,8 @@ namespace wt::apps {
 namespace {
 
 constexpr double kDay = 86400;
-// The MFU of the sheet in user case P67, which is none over a dense peak.
-constexpr double kSheetMfu = 0.552;
+// A sheet that plans purchases and is passed around on the web counts an H100 as 2,000 TFLOP/s at an MFU of 55.2 %.
+constexpr double kSheetMfu = 0.552, kSheetPeak = 2000e12;
 
 struct Options {
   JobOptions job;
@@ -45,14 +45,17 @@ struct Known {
   int64_t per_node = 8;
 };
 
-std::string count(double n) { return with_commas(static_cast<int64_t>(std::llround(n))); }
+std::string count(double n) {
+  constexpr double kLongest = 1e15;  // more digits than anybody reads, fewer than an integer holds
+  return n < kLongest ? with_commas(static_cast<int64_t>(std::llround(n))) : fmt::format("{:.3g}", n);
+}
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
 
 /// `where`: what chose the number format, to be named if the device lacks it.
 void take_device(Known& k, const DeviceSpec& d, DType dtype, std::string_view where, Diagnostics& faults) {
   k.device = d.name;
   k.device_source = d.source;
-  k.sparsity = d.generation >= GpuGeneration::ampere && (d.vendor == "nvidia" || d.vendor == "NVIDIA");
+  k.sparsity = d.generation >= GpuGeneration::ampere && size_of(dtype) < 4 && (d.vendor == "nvidia" || d.vendor == "NVIDIA");
   const auto p = d.peak.find(dtype);
   if (p != d.peak.end()) {
     k.peak = p->second.n;
@@ -240,7 +243,7 @@ int audit(const Options& o) {
     line(fmt::format("MFU: {} ({})", percent(k.mfu), k.mfu_basis));
   } else if (k.gpu_seconds == 0 && k.gpus == 0) {
     buying = true;
-    k.gpus = std::ceil(k.flops / (k.days * kDay * k.peak * k.mfu) - 1e-9);
+    k.gpus = std::max(1.0, std::ceil(k.flops / (k.days * kDay * k.peak * k.mfu) - 1e-9));
     const double nodes = std::ceil(k.gpus / static_cast<double>(k.per_node));
     line(fmt::format("GPUs needed: {} at MFU {} ({}) for {:g} days; in whole nodes {} x {} = {}", count(k.gpus),
                      percent(k.mfu), k.mfu_basis, k.days, count(nodes), k.per_node,
@@ -277,15 +280,22 @@ int audit(const Options& o) {
   }
   // The factor two of 2:4 sparsity is the commonest fault of such sheets.
   if (k.sparsity && buying) {
-    const double digits = std::pow(10, std::floor(std::log10(sparse_peak)) - 1);
-    const double rounded = std::round(sparse_peak / digits) * digits;  // 1,979 becomes "2,000" in such sheets
-    const double too_few = std::floor(k.flops / (k.days * kDay * rounded * kSheetMfu));
-    line(fmt::format(
-        "beware: a sheet that takes the sparse peak ({} TFLOP/s, \"{}\": 2:4 sparsity, which training does "
-        "not use) at MFU {} says {} GPUs and buys {:.1f} times too few",
-        count(sparse_peak * 1e-12), count(rounded * 1e-12), percent(kSheetMfu), count(too_few), k.gpus / too_few));
-    line(fmt::format("  its {} GPUs would have to run at {} of the dense peak", count(too_few),
-                     percent(k.flops / (too_few * k.days * kDay * k.peak))));
+    const double need = k.flops / (k.days * kDay);  // FLOP/s of all GPUs
+    const auto beware = [&](double peak, double mfu, std::string_view who) {
+      const double too_few = std::floor(need / (peak * mfu));
+      if (too_few < 1 || too_few >= k.gpus) return;  // nothing is bought, or not too little
+      line(fmt::format("beware: {} {} GPUs and buys {:.1f} times too few", who, count(too_few), k.gpus / too_few));
+      line(fmt::format("  {} GPUs would have to run at {} of the dense peak", count(too_few),
+                       percent(need / (too_few * k.peak))));
+    };
+    const std::string sparse = fmt::format(
+        "the sparse peak ({} TFLOP/s: 2:4 sparsity, which training does not use)", count(sparse_peak * 1e-12));
+    if (std::fabs(sparse_peak / kSheetPeak - 1) <= 0.03)
+      beware(kSheetPeak, kSheetMfu,
+             fmt::format("a sheet passed around on the web takes {} as {} and writes an MFU of {} into its cells: it says",
+                         sparse, count(kSheetPeak * 1e-12), percent(kSheetMfu)));
+    else
+      beware(sparse_peak, k.mfu, fmt::format("a sheet that takes {} at the same MFU says", sparse));
   } else if (k.sparsity && claimed == 0) {
     if (k.mfu > 0.75)
       line(fmt::format("beware: {} is above any published training run", percent(k.mfu)));

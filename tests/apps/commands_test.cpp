@@ -158,8 +158,29 @@ TEST_F(Program, AuditOfASheet) {  // P67
   const Outcome r = run("audit --flops 3e24 --days 90 --gpu h100 --mfu 0.40");
   ASSERT_EQ(r.code, 0) << r.err;
   for (const char* piece :
-       {"GPUs needed: 975", "122 x 8 = 976", "1,979", "says 349 GPUs", "2.8 times too few", "sparse"})
+       {"GPUs needed: 975", "122 x 8 = 976", "1,979", "it says 349 GPUs", "2.8 times too few", "sparse"})
     EXPECT_TRUE(has(r.out, piece)) << piece << "\n" << r.out;
+}
+
+TEST_F(Program, AuditOfTheSmallestAndTheLargestWork) {
+  for (const char* work : {"--flops 1 --days 90", "--flops 1 --gpus 1", "--flops 1 --days 1e6", "--flops 1e40 --days 1e-6",
+                           "--flops 1e40 --gpus 1", "--gpu-hours 1e-6", "--gpu-hours 1e15"}) {
+    const Outcome r = run(std::string("audit --mfu 0.4 ") + work);
+    ASSERT_EQ(r.code, 0) << work << "\n" << r.err;
+    for (const char* no_number : {"nan", "inf", " -"}) EXPECT_FALSE(has(r.out, no_number)) << work << "\n" << r.out;
+  }
+  EXPECT_TRUE(has(run("audit --flops 1 --days 90 --mfu 0.4").out, "GPUs needed: 1 at"));
+}
+
+// The sheet counts an H100 and writes its own MFU: it is named with both, and not where another GPU is bought.
+TEST_F(Program, TheSheetIsNamedOnlyForItsGpu) {
+  EXPECT_TRUE(has(run("audit --flops 3e24 --days 90 --gpu h100 --mfu 0.40").out, "a sheet passed around on the web"));
+  const Outcome a100 = run("audit --flops 3e24 --days 90 --gpu a100 --mfu 0.40");
+  EXPECT_TRUE(has(a100.out, "at the same MFU") && has(a100.out, "2.0 times too few")) << a100.out;
+  EXPECT_FALSE(has(a100.out, "55.2")) << a100.out;
+  for (const char* no_sparsity : {"--gpu mi300x", "--gpu h100 --precision fp32", "--gpu v100-sxm2-32 --precision fp16"})
+    EXPECT_FALSE(has(run(std::string("audit --flops 3e24 --days 90 --mfu 0.4 ") + no_sparsity).out, "sheet that"))
+        << no_sparsity;
 }
 
 TEST_F(Program, AuditOfClaimsOverTheSparsePeak) {  // P62: 400/1979 = "20 %", 480/1979 = 24.3 %
