@@ -36,6 +36,9 @@ std::string scaled(double v) {
 std::string time_text(Time t) { return wt::to_text(t); }
 std::string time_text(double s) { return wt::to_text(Time::from_seconds(s)); }
 
+/// One decimal, or three digits of what a CPU does.
+std::string tflops_text(double v) { return v >= 1 ? fmt::format("{:.1f}", v) : fmt::format("{:.3g}", v); }
+
 /// One op of the critical rank's program, however often it runs.
 struct Line {
   const plan::Op* op = nullptr;
@@ -60,19 +63,19 @@ void formulas(std::string& out, const JobResult& r) {
     const double flops = report::step_flops(r.job.model, r.job.training, f, r.job.strategy.tensor);
     const double rate = flops / seconds / ranks / 1e12;
     table.add({fmt::format("{}{}", f == s.formula ? "* " : "  ", report::id_of(f)), fmt::format("{:.4g}", flops),
-               fmt::format("{:.1f}", rate),
+               tflops_text(rate),
                s.peak_tflops > 0 ? fmt::format("{:.1f} %", rate / s.peak_tflops * 100) : "-"});
   }
   table.add({"  executed (HFU)", fmt::format("{:.4g}", report::hardware_flops(r.plan)),
-             fmt::format("{:.1f}", s.hardware_tflops_per_gpu), fmt::format("{:.1f} %", s.hfu * 100)});
+             tflops_text(s.hardware_tflops_per_gpu), fmt::format("{:.1f} %", s.hfu * 100)});
   out += table.text();
   for (const report::FlopFormula f : report::kFlopFormulas)
     out += fmt::format("    {}: {}\n", report::id_of(f), report::text_of(f));
   out +=
       "    executed: matrix products and attention of the plan, recomputed ones and FlashAttention's backward "
       "included\n";
-  out += fmt::format("  MFU = FLOPs / (step time {} x {} GPUs x {:.1f} TFLOP/s, dense {} peak of {})\n",
-                     time_text(s.step_time), r.plan.mesh.ranks(), s.peak_tflops,
+  out += fmt::format("  MFU = FLOPs / (step time {} x {} GPUs x {} TFLOP/s, dense {} peak of {})\n",
+                     time_text(s.step_time), r.plan.mesh.ranks(), tflops_text(s.peak_tflops),
                      spelled(r.job.training.compute_dtype), r.job.cluster.device.name);
   const auto n = count_parameters(r.job.model);
   out += fmt::format(

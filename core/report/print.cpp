@@ -23,6 +23,21 @@ std::string percent(double share) {
 }
 std::string seconds(double s) { return to_text(Time::from_seconds(s)); }
 
+/// The unit that leaves digits before the point: a core of a CPU does GFLOP/s.
+struct RateUnit {
+  double per_tflops;
+  std::string_view name;
+};
+RateUnit rate_unit(double tflops) {
+  if (tflops >= 10) return {1, "TFLOP/s"};
+  if (tflops >= 0.01) return {1e3, "GFLOP/s"};
+  return {1e6, "MFLOP/s"};
+}
+std::string rate(double tflops, const RateUnit& unit) {
+  const double n = tflops * unit.per_tflops;
+  return n >= 10 || n == 0 ? fmt::format("{:.0f}", n) : fmt::format("{:.2g}", n);
+}
+
 /// "7.42 to 9.01 s"; both units where they differ.
 std::string range(const StepBand& band) {
   std::string low = seconds(band.low_s);
@@ -267,13 +282,14 @@ std::string print_screen(const Sheet& s) {
   line(fmt::format("  step     {:<14} {} tokens/s, {} tokens/s per GPU", to_text(r.step_time),
                    short_count(r.tokens_per_second), rounded_with_commas(r.tokens_per_second_per_gpu)));
   if (s.band) line(fmt::format("  band     {:<14} {}", range(*s.band), s.band->basis));
+  const RateUnit unit = rate_unit(r.peak_tflops > 0 ? r.peak_tflops : r.model_tflops_per_gpu);
   if (r.peak_tflops > 0)
-    line(fmt::format("  MFU      {:<14} {:.0f} of {:.0f} TFLOP/s per GPU (dense {} peak, formula {}); HFU {:.1f} %",
-                     fmt::format("{:.1f} %", r.mfu * 100), r.model_tflops_per_gpu, r.peak_tflops,
-                     spelled(t.compute_dtype), id_of(r.formula), r.hfu * 100));
+    line(fmt::format("  MFU      {:<14} {} of {} {} per GPU (dense {} peak, formula {}); HFU {:.1f} %",
+                     fmt::format("{:.1f} %", r.mfu * 100), rate(r.model_tflops_per_gpu, unit),
+                     rate(r.peak_tflops, unit), unit.name, spelled(t.compute_dtype), id_of(r.formula), r.hfu * 100));
   else
-    line(fmt::format("  speed    {:<14} TFLOP/s per GPU (formula {}); the device has no {} peak, so no MFU",
-                     fmt::format("{:.0f}", r.model_tflops_per_gpu), id_of(r.formula), spelled(t.compute_dtype)));
+    line(fmt::format("  speed    {:<14} {} per GPU (formula {}); the device has no {} peak, so no MFU",
+                     rate(r.model_tflops_per_gpu, unit), unit.name, id_of(r.formula), spelled(t.compute_dtype)));
   line(fmt::format("  limit    {}", limit_text(r)));
   if (const auto run = whole_run(s))
     line(fmt::format("  run      {:<14} {} GPU-hours for {} tokens, without failures and restarts",
@@ -477,7 +493,8 @@ std::string print_markdown(const Sheet& s) {
   answer.add({"tokens/s", fmt::format("{} ({} per GPU)", rounded_with_commas(r.tokens_per_second),
                                       rounded_with_commas(r.tokens_per_second_per_gpu))});
   if (r.peak_tflops > 0)
-    answer.add({"MFU", fmt::format("{:.1f} % of {:.0f} TFLOP/s (dense, {}); HFU {:.1f} %", r.mfu * 100, r.peak_tflops,
+    answer.add({"MFU", fmt::format("{:.1f} % of {} {} (dense, {}); HFU {:.1f} %", r.mfu * 100,
+                                   rate(r.peak_tflops, rate_unit(r.peak_tflops)), rate_unit(r.peak_tflops).name,
                                    id_of(r.formula), r.hfu * 100)});
   answer.add({"limit", limit_text(r)});
   answer.add({"strategy", strategy_text(s)});

@@ -70,6 +70,16 @@ TEST_F(Program, TheScreenStartsWithTheAnswerAndIsNarrow) {
   for (std::string line; std::getline(text, line);) EXPECT_TRUE(line.empty() || line.back() != ' ') << line;
 }
 
+TEST_F(Program, TheRateOfASmallMachineHasDigits) {
+  for (const char* job : {"examples/small-gpt-2-cpu.yaml", "examples/tiny-gpt.yaml"})
+    for (const char* form : {"", " --explain"}) {
+      const Outcome r = run(std::string("simulate ") + job + form);
+      ASSERT_EQ(r.code, 0) << r.err;
+      for (const char* lost : {" 0 of ", " of 0 ", " 0.0 TFLOP/s"}) EXPECT_FALSE(has(r.out, lost)) << lost << "\n" << r.out;
+    }
+  EXPECT_TRUE(has(run("simulate examples/small-gpt-2-cpu.yaml").out, " GFLOP/s per GPU"));
+}
+
 TEST_F(Program, OverridesOfTheCommandLineHold) {
   const Outcome r = run("simulate examples/llama3-70b-1024-h100.yaml --cluster dgx-h200 --nodes 32 --json");
   ASSERT_EQ(r.code, 0) << r.err;
