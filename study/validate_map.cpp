@@ -146,9 +146,10 @@ std::vector<YAML::Node> find_fabrics(const Case& row, const YAML::Node& table, i
 
 bool condition_holds(const Case& row, const std::string& key, const YAML::Node& wanted) {
   const std::pair<const char*, const std::string*> fields[] = {
-      {"framework", &row.framework}, {"precision", &row.precision}, {"overlap", &row.overlap},
-      {"model", &row.model},         {"recompute", &row.recompute}, {"gpu", &row.gpu},
-      {"schedule", &row.schedule}};
+      {"framework", &row.framework}, {"precision", &row.precision},
+      {"overlap", &row.overlap},     {"model", &row.model},
+      {"recompute", &row.recompute}, {"gpu", &row.gpu},
+      {"schedule", &row.schedule},   {"attention_kernel", &row.attention_kernel}};
   for (const auto& [name, field] : fields)
     if (key == name) {
       const std::vector<std::string> pieces = texts(wanted);
@@ -240,7 +241,7 @@ void set_recompute(YAML::Node job, const std::string& kind) {
 /// Flags that have no effect in the candidate, as the frameworks treat them: switched off, not refused.
 void drop_idle_flags(YAML::Node strategy, int64_t data) {
   const std::string kind = text_of(strategy, "data_parallel");
-  if (!strategy["sequence_parallel"].as<bool>()) strategy["tensor_overlap"] = false;
+  if (!strategy["sequence_parallel"].as<bool>()) strategy["tensor_overlap"] = strategy["keep_gathered"] = false;
   if (data == 1 || kind == "zero1") strategy["overlap_grad_reduce"] = false;
   if (kind != "fsdp" && kind != "fsdp2") strategy.remove("fsdp");
   if (kind != "zero3") strategy.remove("zero");

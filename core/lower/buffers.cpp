@@ -135,6 +135,15 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
     w.name = name + ".f8t";
     q.narrow_transposed = c.add_buffer(std::move(w));
   }
+  if (c.strategy().data_parallel == DataParallel::zero1) {
+    Buffer l;
+    l.name = name + ".loaded";
+    l.role = Role::copy;
+    l.dtype = c.act;
+    l.per_layer = per_layer;
+    l.shape = {q.elements};
+    q.loaded = c.add_buffer(std::move(l));
+  }
   c.parameters.push_back(std::move(q));
   return static_cast<int>(c.parameters.size() - 1);
 }
@@ -243,7 +252,27 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
     l.norm2_f8 = make("norm2_f8", Role::activation, DType::f8, {n.rows, n.h});
     l.activation_f8 = make("activation_f8", Role::activation, DType::f8, {n.tokens, n.ffn});
   }
-  l.norm1 = wide("norm1_out", Role::activation, c.act, {n.rows, n.h});
+  // What is gathered before a product is kept as its shard, or as the product read it.
+  const bool gathered = n.sequence_parallel && c.job.strategy.keep_gathered;
+  const Maker shard{c, suffix, f8 || gathered ? Scope::invocation : scope};
+  const NormKernel norm = m.norm == Norm::rms_norm ? c.job.training.norm_kernel : NormKernel::fused;
+  if (gathered) {
+    l.norm1_full = make("norm1_gathered", Role::activation, c.act, {n.tokens, n.h});
+    l.norm2_full = make("norm2_gathered", Role::activation, c.act, {n.tokens, n.h});
+  }
+  if (norm != NormKernel::fused) {
+    l.norm1_normed = make("norm1_normed", Role::activation, c.act, {n.rows, n.h});
+    l.norm2_normed = make("norm2_normed", Role::activation, c.act, {n.rows, n.h});
+  }
+  if (norm == NormKernel::eager_fp32) {
+    l.norm1_wide = make("norm1_in_f32", Role::activation, DType::f32, {n.rows, n.h});
+    l.norm2_wide = make("norm2_in_f32", Role::activation, DType::f32, {n.rows, n.h});
+  }
+  const bool eager = !c.job.training.fused_kernels;
+  if (eager && m.gated_mlp) l.gate = make("gate_activated", Role::activation, c.act, {n.tokens, n.ffn});
+  if (eager && c.job.training.packed_qkv && m.position == Position::rotary)
+    l.unrotated = make("qk_unrotated", Role::activation, c.act, {n.tokens, (n.heads + n.kv_heads) * n.d});
+  l.norm1 = shard("norm1_out", Role::activation, c.act, {n.rows, n.h});
   l.stats1 = make("norm1_stats", Role::activation, DType::f32, {n.rows, stats});
   l.qkv = make("qkv_out", Role::activation, c.act, {n.tokens, n.qkv});
   l.attention_in = l.qkv;
@@ -270,7 +299,7 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
     l.residual_mask = make("residual_mask", Role::activation, DType::u8, {n.rows, n.h});
     l.output_mask = make("output_mask", Role::activation, DType::u8, {n.rows, n.h});
   }
-  l.norm2 = wide("norm2_out", Role::activation, c.act, {n.rows, n.h});
+  l.norm2 = shard("norm2_out", Role::activation, c.act, {n.rows, n.h});
   l.stats2 = make("norm2_stats", Role::activation, DType::f32, {n.rows, stats});
   l.fc1 = make("fc1_out", Role::activation, c.act, {n.tokens, n.fc1});
   l.activation = wide("activation_out", Role::activation, c.act, {n.tokens, n.ffn});
@@ -350,12 +379,36 @@ void make_activations(Context& c) {
   if (c.job.training.dropout)
     e.embedding_mask = mb("embedding_mask", Role::activation, DType::u8, {n.rows, n.h}, false);
   const int64_t stats = m.norm == Norm::layer_norm ? 2 : 1;
-  e.final_norm = mb("final_norm_out", Role::activation, c.act, {n.rows, n.h}, false);
+  const bool gathered = n.sequence_parallel && st.keep_gathered;
+  e.final_norm = (gathered ? tmp : mb)("final_norm_out", Role::activation, c.act, {n.rows, n.h}, false);
   e.final_stats = mb("final_norm_stats", Role::activation, DType::f32, {n.rows, stats}, false);
-  e.final_full = tmp("final_norm_full", Role::transient, c.act, {n.tokens, n.h}, false);
+  const NormKernel norm = m.norm == Norm::rms_norm ? c.job.training.norm_kernel : NormKernel::fused;
+  if (norm != NormKernel::fused)
+    e.final_normed = mb("final_norm_normed", Role::activation, c.act, {n.rows, n.h}, false);
+  if (norm == NormKernel::eager_fp32)
+    e.final_wide = mb("final_norm_in_f32", Role::activation, DType::f32, {n.rows, n.h}, false);
+  e.final_full = (gathered ? mb : tmp)("final_norm_full", gathered ? Role::activation : Role::transient, c.act,
+                                       {n.tokens, n.h}, false);
+  // The fused loss keeps the logits themselves; the others compute in fp32, in place of a copy.
+  const bool whole = c.job.training.loss == LossKind::full_vocabulary, pieces = whole && n.t > 1;
   const bool upcast = !c.job.training.fused_loss && c.act != DType::f32;
-  e.logits = (upcast ? tmp : mb)("logits", Role::activation, c.act, {n.tokens, n.vocab}, false);
-  e.logits32 = upcast ? mb("logits_f32", Role::activation, DType::f32, {n.tokens, n.vocab}, false) : e.logits;
+  const int64_t columns = whole ? n.padded_vocab : n.vocab;
+  e.logits = (upcast || pieces ? tmp : mb)("logits", Role::activation, c.act, {n.tokens, n.vocab}, false);
+  e.logits_full = e.logits;
+  if (pieces) {
+    e.logits_pieces = tmp("logits_gathered", Role::transient, c.act, {n.t, n.tokens, n.vocab}, false);
+    e.logits_full = (upcast ? tmp : mb)("logits_full", Role::activation, c.act, {n.tokens, columns}, false);
+    e.d_logits_full = tmp("d_logits_full", Role::transient, c.act, {n.tokens, columns}, false);
+  }
+  e.logits32 = e.logits_full;
+  if (upcast) e.logits32 = mb("logits_f32", Role::activation, DType::f32, {n.tokens, columns}, false);
+  // Where the engine keeps fp32 logits (kept_outputs), they are those that the loss reads.
+  if (!c.job.training.fused_loss && (whole || kept_outputs(c) == 0))
+    e.exponentials = tmp("logits_exponentials", Role::transient, DType::f32, {n.tokens, columns}, false);
+  if (whole) {
+    e.d_log_probs = tmp("d_logits_log_probs", Role::transient, DType::f32, {n.tokens, columns}, false);
+    e.d_logits32 = tmp("d_logits_f32", Role::transient, DType::f32, {n.tokens, columns}, false);
+  }
   e.loss_max = mb("loss_max", Role::activation, DType::f32, {n.tokens}, false);
   e.loss_sums = mb("loss_sums", Role::activation, DType::f32, {2, n.tokens}, false);
   e.loss = rank("loss", Role::loss, DType::f32, {1}, false);

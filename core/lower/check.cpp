@@ -184,6 +184,18 @@ void check_data(const JobSpec& j, Faults& f) {
     f.add("strategy.overlap_param_gather", "needs data_parallel: distributed_optimizer");
   else if (s.overlap_param_gather && !s.overlap_grad_reduce)
     f.add("strategy.overlap_param_gather", "needs overlap_grad_reduce: true");
+  if (s.keep_gathered && s.tensor > 1 && !s.sequence_parallel)
+    f.add("strategy.keep_gathered", "needs sequence_parallel: true");
+  if (s.keep_gathered && j.training.compute_dtype == DType::f8)
+    f.add("strategy.keep_gathered", "fp8 products keep 8-bit shards"), f.hint("legal: false");
+  if (j.training.fused_loss && j.training.loss == LossKind::full_vocabulary)
+    f.add("training.fused_loss", "the fused loss is vocabulary-parallel"), f.hint("legal: loss: vocabulary_parallel");
+  if (s.gradient_copies == GradientCopies::narrow && s.gradient_dtype != DType::f32)
+    f.add("strategy.gradient_copies", "narrow makes 16-bit copies of fp32 gradients"),
+        f.hint("legal: gradient_dtype: fp32");
+  if (s.gradient_copies == GradientCopies::flat_step &&
+      (s.data_parallel != DataParallel::megatron || s.gradient_dtype == DType::f32))
+    f.add("strategy.gradient_copies", "flat_step is for 16-bit gradients of data_parallel: megatron");
   if (s.tensor_overlap && s.tensor > 1 && !s.sequence_parallel)
     f.add("strategy.tensor_overlap", "needs sequence_parallel: true");
   if (s.data_parallel == DataParallel::zero1 && s.overlap_grad_reduce)

@@ -38,6 +38,7 @@ struct Parameter {
   bool partial_over_tensor = false;  // with sequence parallelism each tensor rank has the gradient of its rows only
   int64_t elements = 0;
   BufferId fresh;                      // without gradient fusion: this micro-batch's gradient of a matrix
+  BufferId loaded;                     // DeepSpeed: as the model was built, before weights are flattened
   BufferId narrow, narrow_transposed;  // fp8 products: this step's 8-bit copies, as stored and transposed
 };
 
@@ -54,6 +55,8 @@ struct ParameterIds {
 struct LayerBuffers {
   BufferId norm1, stats1, qkv, qk_stats, attention_in, attention, lse, scores, probs, dropped, attention_mask, residual,
       residual_mask, norm2, stats2, fc1, activation, output_mask;
+  // What plain framework ops keep beside it (NormKernel, fused_kernels), and gathered inputs (keep_gathered).
+  BufferId norm1_normed, norm1_wide, norm2_normed, norm2_wide, unrotated, gate, norm1_full, norm2_full;
   BufferId norm1_f8, attention_f8, norm2_f8, activation_f8;  // fp8 products: inputs kept for the weight gradient
 };
 
@@ -68,8 +71,10 @@ struct TransientBuffers {
 struct EdgeBuffers {  // embedding and head
   BufferId sent_piece, received_piece, sent_gradient_piece, received_gradient_piece;
   BufferId tokens, labels, hidden, received, embedded, positioned, normed_embedding, embedding_stats, embedding_mask;
-  BufferId final_norm, final_stats, final_full, logits, logits32, loss_max, loss_sums, loss, d_logits, d_final_full,
-      d_final, d_embedded, d_positioned;
+  BufferId final_norm, final_stats, final_normed, final_wide, final_full, logits, logits32, exponentials, loss_max,
+      loss_sums, loss, d_logits, d_final_full, d_final, d_embedded, d_positioned;
+  // Cross entropy over the full vocabulary.
+  BufferId logits_pieces, logits_full, d_log_probs, d_logits32, d_logits_full;
 };
 
 /// Parameters of a unit that lie one behind the other and are cut evenly over the shard group (strategies/units.cpp).
@@ -122,16 +127,21 @@ struct ChunkPart {
     std::vector<Instance> members;  // in the order in which gradients become ready
     int64_t elements = 0;           // padded
     BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
-    BufferId low_gradient;           // beside fp32 gradients: what autograd made, in the dtype of the weights
-    BufferId flat, wide, flat_step;  // copies of GradientCopies: of the bucket, in fp32, of the owned part
+    BufferId low_gradient;        // beside fp32 gradients: what autograd made, in the dtype of the weights
+    BufferId flat, wide, narrow;  // copies of GradientCopies: of the bucket, in fp32, in the dtype of the weights
+    BufferId flat_step, list_step, clone;  // of the owned part: for the update, for the master weights
   };
-  BufferId norm_copy;             // the largest owned gradient in 64 bits
-  BufferId step_flat, step_main;  // DeepSpeed's update: what the rank owns in one piece, flattened and in fp32
-  std::vector<Bucket> buckets;    // bucket 0: the last parameters
-  std::vector<Unit> units;        // instead of buckets where units are sharded: those of a layer, then the root's
+  BufferId norm_copy;  // the largest owned gradient in 64 bits
+  // DeepSpeed handles what the rank owns in one piece: cloned for the master weights, flattened and in fp32 for the update.
+  BufferId clone, first_step, step_flat, step_list, step_main;
+  BufferId narrow;              // all gradients in the dtype of the weights, for the reduction
+  BufferId accumulated;         // the largest gradient of one micro-batch in fp32, before it is added
+  BufferId kept_outputs;        // logits that the pipeline engine keeps
+  std::vector<Bucket> buckets;  // bucket 0: the last parameters
+  std::vector<Unit> units;      // instead of buckets where units are sharded: those of a layer, then the root's
   // Of the first and the last micro-batch, where those differ from the others.
   BlockId forward, forward_first, backward, backward_first, backward_last;
-  BlockId load, build, master, moments, narrow, zero, reduce, tail, sum_squares, update, gather;
+  BlockId load, build, master, moments, outputs, narrow_weights, zero, reduce, tail, sum_squares, update, gather;
 };
 
 struct Context {
@@ -257,6 +267,8 @@ bool shards_optimizer(const StrategySpec&);
 GradientCopies gradient_copies(const StrategySpec&);
 /// Hidden states that the pipeline engine keeps (StrategySpec::kept_edges).
 int64_t kept_edges(const StrategySpec&);
+/// Micro-batches whose logits it keeps.
+int64_t kept_outputs(const Context&);
 bool overlaps_reduce(const StrategySpec&);
 bool overlaps_gather(const StrategySpec&);
 void make_buckets(Context&, ChunkPart&);

@@ -192,6 +192,12 @@ plan::Block backward_block(Context& c, const ChunkPart& part, const std::string&
     send_gradient(b, c);
   }
   release_edges(b, c, part);
+  if (part.accumulated.valid()) {  // hp_grad.add_(lp.grad.to(fp32)), tensor by tensor
+    b.segment(-1);
+    b.op("widen gradients", plan::Phase::backward_weight, Stream::compute, plan::Join{}, {}, {});
+    b.reserve_here(ref(part.accumulated));
+    b.release_here(ref(part.accumulated));
+  }
   if (last) {
     b.segment(-1);
     reduce.finish(b);
@@ -270,6 +276,7 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   each(g.setup, &ChunkPart::master);
   each(g.setup, &ChunkPart::moments);
   if (late_gradients) each(g.setup, &ChunkPart::build);
+  each(g.setup, &ChunkPart::outputs);
 
   plan::StepOrder steady{"steady", {}};
   auto& order = steady.order;
@@ -278,7 +285,7 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   each(order, &ChunkPart::zero);
   const bool gathers = overlaps_gather(c.strategy());
   if (gathers && part(0).gather.valid()) order.push_back(of_chunk(part(0).gather, 0, 0));
-  each(order, &ChunkPart::narrow);
+  each(order, &ChunkPart::narrow_weights);
   for (const Slot& s : slots) {
     const ChunkPart& p = part(s.chunk);
     if (s.pass == Pass::forward) {

@@ -35,23 +35,55 @@ Compute norm(const Context& c, Kernel kernel, int64_t rows) {
   return n;
 }
 
+/// What a norm leaves for its backward.
+struct NormKept {
+  BufferId stats, normed{}, wide{};
+};
+
+/// The same arithmetic with each of torch's plain ops a kernel of its own: square, mean, rsqrt, two products, and in fp32
+/// the casts. The rows are passed over once for each.
+void add_eager_passes(Compute& op, const Context& c, const NormKept& kept, bool backward) {
+  if (!kept.normed.valid()) return;
+  const int64_t tile = c.n.rows * c.n.h * size_of(kept.wide.valid() ? DType::f32 : c.act);
+  const int more = (backward ? 6 : 4) + (kept.wide.valid() ? 2 : 0);
+  op.work.bytes_read += more * tile;
+  op.work.bytes_written += more * tile;
+  op.launches = static_cast<uint16_t>(op.launches + more);
+}
+
+/// Storage that a framework holds from a forward to its backward and that no op of the plan reads.
+void hold(BlockBuilder& b, const Context& c, BufferId id, int j, Phase phase) {
+  if (!id.valid()) return;
+  b.reserve_here(ref(id, j));
+  // A forward that will be run again keeps nothing.
+  if (phase == Phase::forward && c.plan.buffer(id).scope == plan::Scope::invocation) b.release_here(ref(id, j));
+}
+void let_go(BlockBuilder& b, BufferId id, int j) {
+  if (id.valid()) b.release_here(ref(id, j));
+}
+
 void norm_forward(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int gamma, int beta,
-                  int j, BufferRef y, BufferRef stats) {
-  if (beta >= 0)
-    b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j), c.weight(beta, j)},
-              {y, stats});
-  else
-    b.compute(name, phase, norm(c, Kernel::norm_forward, c.n.rows), {x, c.weight(gamma, j)}, {y, stats});
+                  int j, BufferRef y, const NormKept& kept) {
+  Compute op = norm(c, Kernel::norm_forward, c.n.rows);
+  add_eager_passes(op, c, kept, false);
+  Refs reads{x, c.weight(gamma, j)};
+  if (beta >= 0) reads.push_back(c.weight(beta, j));
+  const BufferRef writes[] = {y, ref(kept.stats, j)};
+  b.op(name, phase, Stream::compute, op, reads, writes);
+  hold(b, c, kept.normed, j, phase);
+  hold(b, c, kept.wide, j, phase);
 }
 
 void norm_backward(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int gamma, int beta,
-                   int j, BufferRef stats, BufferRef dx) {
-  const auto op = norm(c, Kernel::norm_backward, c.n.rows);
-  if (beta >= 0)
-    b.compute(name, Phase::backward_input, op, {dy, x, c.weight(gamma, j), stats},
-              {dx, c.gradient(gamma, j), c.gradient(beta, j)});
-  else
-    b.compute(name, Phase::backward_input, op, {dy, x, c.weight(gamma, j), stats}, {dx, c.gradient(gamma, j)});
+                   int j, const NormKept& kept, BufferRef dx) {
+  Compute op = norm(c, Kernel::norm_backward, c.n.rows);
+  add_eager_passes(op, c, kept, true);
+  const BufferRef reads[] = {dy, x, c.weight(gamma, j), ref(kept.stats, j)};
+  Refs writes{dx, c.gradient(gamma, j)};
+  if (beta >= 0) writes.push_back(c.gradient(beta, j));
+  b.op(name, Phase::backward_input, Stream::compute, op, reads, writes);
+  let_go(b, kept.normed, j);
+  let_go(b, kept.wide, j);
 }
 
 /// Before an fp8 product: the 8-bit copy of its operand (and, for the weight gradient, its transpose, written by the same
@@ -185,10 +217,12 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
   const bool one_norm = id.norm2_gamma < 0;
   const bool parallel = c.model_spec().parallel_block;
 
-  norm_forward(b, c, "norm1", phase, in, id.norm1_gamma, id.norm1_beta, j, ref(l.norm1, j), ref(l.stats1, j));
+  norm_forward(b, c, "norm1", phase, in, id.norm1_gamma, id.norm1_beta, j, ref(l.norm1, j),
+               {l.stats1, l.norm1_normed, l.norm1_wide});
   const bool f8 = c.narrow();
   const BufferRef in1 = narrowed(b, c, phase, ref(l.norm1, j), ref(l.norm1_f8, j));
-  BufferRef x = enter_region(b, c, in1, ref(f8 ? t.norm1_full_f8 : t.norm1_full, j), phase, Beside::cut);
+  const BufferId full1 = f8 ? t.norm1_full_f8 : l.norm1_full.valid() ? l.norm1_full : t.norm1_full;
+  BufferRef x = enter_region(b, c, in1, ref(full1, j), phase, Beside::cut);
   linear(b, c, "qkv", phase, x, id.qkv, id.qkv_bias, j, ref(l.qkv, j), n.qkv, n.h, gather_pieces(c));
   if (l.qk_stats.valid()) {
     const int64_t columns = (n.heads + n.kv_heads) * n.d, tile = n.tokens * columns * size_of(c.act);
@@ -198,8 +232,10 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     b.compute("qk norm", phase, op, {ref(l.qkv, j), c.weight(id.q_gamma, j), c.weight(id.k_gamma, j)},
               {ref(l.attention_in, j), ref(l.qk_stats, j)});
   }
-  if (c.model_spec().position == Position::rotary)
+  if (c.model_spec().position == Position::rotary) {
     b.compute("rope", phase, rope(c, Kernel::rope_forward), {ref(l.attention_in, j)}, {ref(l.attention_in, j)});
+    hold(b, c, l.unrotated, j, phase);
+  }
   core_attention(b, c, l, j, phase, ref(l.attention, j));
   const BufferRef attention_in = narrowed(b, c, phase, ref(l.attention, j), ref(l.attention_f8, j));
   linear(b, c, "proj", phase, attention_in, id.proj, -1, j, ref(t.projection, j), n.h, n.attention, scatter_pieces(c));
@@ -209,9 +245,10 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
   BufferRef y = x;  // a parallel block with one norm feeds the MLP from norm1
   if (!one_norm) {
     norm_forward(b, c, "norm2", phase, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
-                 ref(l.norm2, j), ref(l.stats2, j));
+                 ref(l.norm2, j), {l.stats2, l.norm2_normed, l.norm2_wide});
     const BufferRef in2 = narrowed(b, c, phase, ref(l.norm2, j), ref(l.norm2_f8, j));
-    y = enter_region(b, c, in2, ref(f8 ? t.norm2_full_f8 : t.norm2_full, j), phase, Beside::cut);
+    const BufferId full2 = f8 ? t.norm2_full_f8 : l.norm2_full.valid() ? l.norm2_full : t.norm2_full;
+    y = enter_region(b, c, in2, ref(full2, j), phase, Beside::cut);
   }
   linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h, one_norm ? 1 : gather_pieces(c));
   {
@@ -223,6 +260,7 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     op.gated = c.model_spec().gated_mlp;
     op.function = static_cast<uint8_t>(c.model_spec().activation);
     b.compute("activation", phase, op, {ref(l.fc1, j)}, {ref(l.activation, j)});
+    hold(b, c, l.gate, j, phase);
   }
   const BufferRef activated = narrowed(b, c, phase, ref(l.activation, j), ref(l.activation_f8, j));
   linear(b, c, "fc2", phase, activated, id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn, scatter_pieces(c));
@@ -259,10 +297,17 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
     op.gated = c.model_spec().gated_mlp;
     op.function = static_cast<uint8_t>(c.model_spec().activation);
     b.compute("activation backward", input, op, {ref(t.d_activation, j), ref(l.fc1, j)}, {ref(t.d_fc1, j)});
+    let_go(b, l.gate, j);
   }
-  const BufferRef mlp_in = ref(one_norm ? (f8 ? l.norm1_f8 : l.norm1) : (f8 ? l.norm2_f8 : l.norm2), j);
-  const BufferId full1 = f8 ? t.norm1_full_f8 : t.norm1_full, full2 = f8 ? t.norm2_full_f8 : t.norm2_full;
-  const BufferRef mlp_full = enter_region(b, c, mlp_in, ref(one_norm ? full1 : full2, j), input);
+  // The input of a column-parallel product: as the forward kept it, or gathered again.
+  auto input_of = [&](BufferId kept, BufferId shard, BufferId full) {
+    return kept.valid() ? ref(kept, j) : enter_region(b, c, ref(shard, j), ref(full, j), input);
+  };
+  auto first_input = [&] {
+    return input_of(l.norm1_full, f8 ? l.norm1_f8 : l.norm1, f8 ? t.norm1_full_f8 : t.norm1_full);
+  };
+  const BufferRef mlp_full =
+      one_norm ? first_input() : input_of(l.norm2_full, f8 ? l.norm2_f8 : l.norm2, f8 ? t.norm2_full_f8 : t.norm2_full);
   const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_fc1, j), ref(t.d_fc1_f8, j));
   linear_input(b, c, "fc1 dgrad", d_fc1, id.fc1, j, ref(t.d_norm2_full, j), n.fc1, n.h);
   auto fc1_weight = [&] {
@@ -274,7 +319,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
   if (!one_norm) {
     norm_backward(b, c, "norm2 backward", d_norm2, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
-                  ref(l.stats2, j), ref(t.d_residual_norm, j));
+                  {l.stats2, l.norm2_normed, l.norm2_wide}, ref(t.d_residual_norm, j));
     if (!parallel) {
       b.compute("add residual", input, add(c, n.rows), {d_out, ref(t.d_residual_norm, j)}, {ref(t.d_residual, j)});
       d_residual = ref(t.d_residual, j);
@@ -313,6 +358,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
     b.compute("softmax backward", input, softmax_backward(a, c.training().fused_kernels), {d_probs, probs}, {d_scores});
     b.compute("attention scores backward", input, scores_backward(a), {d_scores, qkv}, {d_qkv});
   }
+  let_go(b, l.unrotated, j);  // v, a column of the same tensor, is needed up to here
   if (c.model_spec().position == Position::rotary)
     b.compute("rope backward", input, rope(c, Kernel::rope_backward), {d_qkv}, {d_qkv});
   if (l.qk_stats.valid()) {
@@ -324,7 +370,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
               {d_qkv, ref(l.qkv, j), c.weight(id.q_gamma, j), c.weight(id.k_gamma, j), ref(l.qk_stats, j)},
               {d_qkv, c.gradient(id.q_gamma, j), c.gradient(id.k_gamma, j)});
   }
-  const BufferRef x = enter_region(b, c, ref(f8 ? l.norm1_f8 : l.norm1, j), ref(full1, j), input);
+  const BufferRef x = first_input();
   const BufferRef d_qkv_in = narrowed(b, c, input, d_qkv, ref(t.d_qkv_f8, j));
   linear_input(b, c, "qkv dgrad", d_qkv_in, id.qkv, j, ref(t.d_norm1_full, j), n.qkv, n.h);
   auto qkv_weight = [&] {
@@ -334,8 +380,8 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   BufferRef d_norm1 = leave_region(b, c, ref(t.d_norm1_full, j), ref(t.d_norm1, j), input);
   if (c.strategy().tensor_async_backward) qkv_weight();
   if (one_norm) b.compute("add mlp", input, add(c, n.rows), {d_norm1, d_norm2}, {d_norm1});
-  norm_backward(b, c, "norm1 backward", d_norm1, in, id.norm1_gamma, id.norm1_beta, j, ref(l.stats1, j),
-                ref(t.d_hidden_norm, j));
+  norm_backward(b, c, "norm1 backward", d_norm1, in, id.norm1_gamma, id.norm1_beta, j,
+                {l.stats1, l.norm1_normed, l.norm1_wide}, ref(t.d_hidden_norm, j));
   if (parallel && !one_norm)
     b.compute("add norms", input, add(c, n.rows), {ref(t.d_hidden_norm, j), ref(t.d_residual_norm, j)},
               {ref(t.d_hidden_norm, j)});
@@ -383,7 +429,7 @@ void embedding_forward(BlockBuilder& b, const Context& c) {
   }
   if (normed)
     norm_forward(b, c, "embedding norm", f, after_embedding, id.embedding_gamma, id.embedding_beta, 0, hidden,
-                 ref(e.embedding_stats));
+                 {e.embedding_stats});
   if (dropped) {
     Compute op = streaming(Kernel::dropout_forward, c.act, n.rows, n.h, rows_tile, rows_tile + n.rows * n.h, 1);
     op.scalar = 0.1;
@@ -404,7 +450,7 @@ void embedding_backward(BlockBuilder& b, const Context& c) {
   }
   if (c.has(id.embedding_gamma)) {
     norm_backward(b, c, "embedding norm backward", d, ref(e.normed_embedding), id.embedding_gamma, id.embedding_beta, 0,
-                  ref(e.embedding_stats), ref(e.d_embedded));
+                  {e.embedding_stats}, ref(e.d_embedded));
     d = ref(e.d_embedded);
   }
   if (n.sequence_parallel) {
@@ -425,6 +471,45 @@ void embedding_backward(BlockBuilder& b, const Context& c) {
   b.compute("embedding backward", Phase::backward_weight, op, {d, ref(e.tokens)}, {c.gradient(id.embedding)});
 }
 
+namespace {
+
+/// A kernel of the loss: over the rank's columns of the logits, or over all of them.
+Compute loss_kernel(const Context& c, Kernel k, int64_t read, int64_t written, double flops, int launches) {
+  const int64_t columns = c.plan.buffer(c.edge.logits32).shape.back();
+  Compute op = streaming(k, DType::f32, c.n.tokens, columns, read, written, flops, launches);
+  op.dims = {c.n.tokens, c.job.model.vocab, columns};
+  if (columns < c.n.padded_vocab) op.group = c.tp;
+  return op;
+}
+
+/// Rows of all logits on every tensor rank: torch's all_gather into a list fills one flat buffer, copies it to the list and
+/// cat makes rows of it.
+BufferRef gather_logits(BlockBuilder& b, const Context& c) {
+  const EdgeBuffers& e = c.edge;
+  if (e.logits_full == e.logits) return ref(e.logits);
+  const BufferRef pieces = ref(e.logits_pieces), full = ref(e.logits_full);
+  const int64_t all = bytes(c, full);
+  b.op("tp all-gather logits", Phase::forward, Stream::tensor,
+       plan::Collective{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.tp, all}, {ref(e.logits)},
+       {pieces});
+  Compute concat = streaming(Kernel::concat_columns, c.act, c.n.tokens, c.n.vocab, 2 * all, 2 * all, 0, 2);
+  concat.group = c.tp;
+  b.compute("concatenate logits", Phase::forward, concat, {pieces}, {full});
+  return full;
+}
+
+BufferRef slice_logits(BlockBuilder& b, const Context& c, BufferRef d_logits) {
+  const EdgeBuffers& e = c.edge;
+  if (e.logits_full == e.logits) return d_logits;
+  const int64_t own = c.n.tokens * c.n.vocab * size_of(c.act);
+  Compute slice = streaming(Kernel::slice_columns, c.act, c.n.tokens, c.n.vocab, own, own, 0);
+  slice.group = c.tp;
+  b.compute("slice logits gradient", Phase::backward_input, slice, {d_logits}, {ref(e.d_logits)});
+  return ref(e.d_logits);
+}
+
+}  // namespace
+
 void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   const Sizes& n = c.n;
   const EdgeBuffers& e = c.edge;
@@ -434,38 +519,38 @@ void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
        {ref(e.labels)});
   BufferRef x = ref(e.hidden);
   if (c.has(id.final_gamma)) {
-    norm_forward(b, c, "final norm", f, x, id.final_gamma, id.final_beta, 0, ref(e.final_norm), ref(e.final_stats));
+    norm_forward(b, c, "final norm", f, x, id.final_gamma, id.final_beta, 0, ref(e.final_norm),
+                 {e.final_stats, e.final_normed, e.final_wide});
     x = ref(e.final_norm);
   }
   const BufferRef full = enter_region(b, c, x, ref(e.final_full), f);
   linear(b, c, "logits", f, full, id.head, id.head_bias, 0, ref(e.logits), n.vocab, n.h);
-  const int64_t elements = n.tokens * n.vocab, narrow = elements * size_of(c.act);
-  const BufferRef logits = ref(e.logits32);
-  if (e.logits32 != e.logits)
-    b.compute("logits cast", f, streaming(Kernel::cast, DType::f32, n.tokens, n.vocab, narrow, elements * 4, 0),
-              {ref(e.logits)}, {logits});
-  const int64_t wide = elements * size_of(dtype(c, logits));
+  const BufferRef full_logits = gather_logits(b, c), logits = ref(e.logits32);
+  const int64_t elements = c.plan.buffer(e.logits32).elements(), wide = bytes(c, logits);
+  if (!(logits == full_logits))
+    b.compute("logits cast", f,
+              streaming(Kernel::cast, DType::f32, n.tokens, elements / n.tokens, elements * size_of(c.act), wide, 0),
+              {full_logits}, {logits});
   const BufferRef max = ref(e.loss_max), sums = ref(e.loss_sums);
-  auto loss = [&](Kernel k, int64_t read, int64_t written, double flops, int launches) {
-    Compute op = streaming(k, DType::f32, n.tokens, n.vocab, read, written, flops, launches);
-    op.dims = {n.tokens, c.job.model.vocab, n.vocab};
-    if (n.t > 1) op.group = c.tp;
-    return op;
-  };
   const bool fused = c.training().fused_loss;
-  b.compute("loss max", f, loss(Kernel::loss_max, wide, n.tokens * 4, 1, 1), {logits}, {max});
-  if (n.t > 1)
+  const bool parallel = n.t > 1 && c.training().loss == LossKind::vocabulary_parallel;
+  b.compute("loss max", f, loss_kernel(c, Kernel::loss_max, wide, n.tokens * 4, 1, 1), {logits}, {max});
+  if (parallel)
     b.op("tp all-reduce loss", f, Stream::tensor,
          plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, c.tp, n.tokens * 4},
          {max}, {max});
-  // Unfused: subtract, exponentiate and sum are passes of their own over the fp32 logits.
-  b.compute("loss sums", f, loss(Kernel::loss_sums, fused ? wide : 3 * wide, fused ? 0 : 2 * wide, 4, fused ? 1 : 5),
+  // Unfused: subtract, exponentiate and sum are passes of their own over the fp32 logits, and the exponentials (torch:
+  // the log probabilities) are a tensor beside them until the function returns.
+  b.compute("loss sums", f,
+            loss_kernel(c, Kernel::loss_sums, fused ? wide : 3 * wide, fused ? 0 : 2 * wide, 4, fused ? 1 : 5),
             {logits, max, ref(e.labels)}, {sums});
-  if (n.t > 1)
+  if (e.exponentials.valid()) b.reserve_here(ref(e.exponentials));
+  if (parallel)
     b.op("tp all-reduce loss", f, Stream::tensor,
          plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.tp, n.tokens * 8},
          {sums}, {sums});
-  b.compute("loss", f, loss(Kernel::loss_forward, n.tokens * 12, 4, 0, 3), {sums, max}, {ref(e.loss)});
+  b.compute("loss", f, loss_kernel(c, Kernel::loss_forward, n.tokens * 12, 4, 0, 3), {sums, max}, {ref(e.loss)});
+  if (e.exponentials.valid()) b.release_here(ref(e.exponentials));
 }
 
 void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
@@ -474,30 +559,35 @@ void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   const auto& id = c.id;
   const Phase input = Phase::backward_input;
   const BufferRef logits = ref(e.logits32);
-  const int64_t elements = n.tokens * n.vocab, narrow = elements * size_of(c.act);
-  const int64_t wide = elements * size_of(dtype(c, logits));
-  const bool upcast = e.logits32 != e.logits;
-  Compute op = streaming(Kernel::loss_backward, DType::f32, n.tokens, n.vocab, wide, wide, 4, 1);
-  op.dims = {n.tokens, c.job.model.vocab, n.vocab};
-  if (n.t > 1) op.group = c.tp;
-  BufferRef d_logits = logits;  // in place of what the forward kept
-  b.compute("loss backward", input, op, {logits, ref(e.loss_max), ref(e.loss_sums), ref(e.labels)}, {d_logits});
-  if (upcast) {
-    b.compute("logits cast backward", input, streaming(Kernel::cast, c.act, n.tokens, n.vocab, elements * 4, narrow, 0),
-              {logits}, {ref(e.d_logits)});
-    d_logits = ref(e.d_logits);
+  const int64_t elements = c.plan.buffer(e.logits32).elements(), wide = bytes(c, logits);
+  // In place of what the forward kept.
+  b.compute("loss backward", input, loss_kernel(c, Kernel::loss_backward, wide, wide, 4, 1),
+            {logits, ref(e.loss_max), ref(e.loss_sums), ref(e.labels)}, {logits});
+  for (const BufferId d : {e.d_log_probs, e.d_logits32})  // torch: gradients of nll_loss and of log_softmax
+    if (d.valid()) {
+      b.reserve_here(ref(d));
+      b.release_here(ref(d));
+    }
+  BufferRef d_logits = logits;
+  if (e.logits32 != e.logits_full) {
+    d_logits = ref(e.logits_full == e.logits ? e.d_logits : e.d_logits_full);
+    b.compute("logits cast backward", input,
+              streaming(Kernel::cast, c.act, n.tokens, elements / n.tokens, wide, elements * size_of(c.act), 0),
+              {logits}, {d_logits});
   }
+  d_logits = slice_logits(b, c, d_logits);
   const bool normed = c.has(id.final_gamma);
   const BufferRef x = normed ? ref(e.final_norm) : ref(e.hidden);
-  const BufferRef full = enter_region(b, c, x, ref(e.final_full), input);
+  const bool kept = n.sequence_parallel && c.strategy().keep_gathered;
+  const BufferRef full = kept ? ref(e.final_full) : enter_region(b, c, x, ref(e.final_full), input);
   const BufferRef d_hidden = ref(c.tmp.d_hidden);
   const bool direct = !normed && n.t == 1;
   linear_input(b, c, "logits dgrad", d_logits, id.head, 0, direct ? d_hidden : ref(e.d_final_full), n.vocab, n.h);
   BufferRef d = direct ? d_hidden : leave_region(b, c, ref(e.d_final_full), normed ? ref(e.d_final) : d_hidden, input);
   linear_weight(b, c, "logits wgrad", d_logits, full, id.head, id.head_bias, 0, n.vocab, n.h, n.tokens);
   if (normed)
-    norm_backward(b, c, "final norm backward", d, ref(e.hidden), id.final_gamma, id.final_beta, 0, ref(e.final_stats),
-                  d_hidden);
+    norm_backward(b, c, "final norm backward", d, ref(e.hidden), id.final_gamma, id.final_beta, 0,
+                  {e.final_stats, e.final_normed, e.final_wide}, d_hidden);
   else if (!(d == d_hidden))
     b.compute("copy gradient", input, streaming(Kernel::copy, c.act, n.rows, n.h, 0, 0, 0), {d}, {d_hidden});
 }

@@ -54,7 +54,9 @@ constexpr KernelOperands operands_of(Kernel k) {
     case Kernel::fill_zero: return {0, 0, 1, 255, 0};
     case Kernel::cast: return {1, 1, 1, 1, 0};
     case Kernel::copy: return {1, 255, 1, 255, 0};
-    case Kernel::transpose: return {1, 1, 1, 1, 0};
+    case Kernel::transpose:
+    case Kernel::concat_columns:
+    case Kernel::slice_columns: return {1, 1, 1, 1, 0};
   }
   return {};
 }

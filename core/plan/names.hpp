@@ -13,7 +13,7 @@
 
 namespace wt::plan {
 
-inline constexpr std::array<std::string_view, 39> kKernelNames = {"gemm",
+inline constexpr std::array<std::string_view, 41> kKernelNames = {"gemm",
                                                                   "bias_gradient",
                                                                   "norm_forward",
                                                                   "norm_backward",
@@ -51,7 +51,9 @@ inline constexpr std::array<std::string_view, 39> kKernelNames = {"gemm",
                                                                   "fill_zero",
                                                                   "cast",
                                                                   "copy",
-                                                                  "transpose"};
+                                                                  "transpose",
+                                                                  "concat_columns",
+                                                                  "slice_columns"};
 inline constexpr std::array<std::string_view, 5> kCollectiveNames = {"all_reduce", "all_gather", "reduce_scatter",
                                                                      "all_to_all", "broadcast"};
 inline constexpr std::array<std::string_view, 3> kReductionNames = {"sum", "max", "average"};
@@ -71,7 +73,7 @@ inline constexpr std::array<std::string_view, 4> kInitNames = {"none", "zeros", 
 inline constexpr std::array<std::string_view, 2> kPlacementNames = {"loop", "zigzag"};
 inline constexpr std::array<std::string_view, 7> kDTypeNames = {"f64", "f32", "bf16", "f16", "f8", "i32", "u8"};
 
-static_assert(static_cast<size_t>(Kernel::transpose) + 1 == kKernelNames.size());
+static_assert(static_cast<size_t>(Kernel::slice_columns) + 1 == kKernelNames.size());
 static_assert(static_cast<size_t>(Phase::checkpoint) + 1 == kPhaseNames.size());
 static_assert(static_cast<size_t>(Role::copy) + 1 == kRoleNames.size());
 

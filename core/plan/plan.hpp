@@ -242,7 +242,9 @@ enum class Kernel : uint8_t {
   fill_zero,   // -> x
   cast,        // x -> y
   copy,        // x... -> y...             one by one; with Compute::group: y = this rank's rows of x
-  transpose
+  transpose,
+  concat_columns,  // x -> y    Compute::group of g: x [g, rows, columns], y [rows, g columns]
+  slice_columns    // x -> y    the reverse for one rank: y = its columns of x
 };
 
 /// Work of one op: floating-point operations (multiply-add = 2) and the bytes it must move to and from memory.
@@ -254,7 +256,8 @@ struct Work {
 
 /// dims by kernel: gemm {m, n, k}; attention and its parts {batch, seq, heads, kv_heads, head_dim};
 /// token-wise kernels {rows, columns}; embedding {rows, columns, vocabulary shard}; position {rows, columns, batch};
-/// loss {rows, vocabulary of the model, vocabulary shard}: columns from the vocabulary on are padding; optimizer {elements}.
+/// loss {rows, vocabulary of the model, columns of the logits}: columns from the vocabulary on are padding;
+/// concat_columns and slice_columns {rows, columns of one rank}; optimizer {elements}.
 /// qkv rows: for each key/value head its queries, then k, then v. Scores and probabilities: [batch, heads, seq, seq].
 struct Compute {
   Kernel kernel = Kernel::gemm;

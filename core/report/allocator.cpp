@@ -8,9 +8,14 @@ namespace wt::report {
 
 namespace {
 constexpr int64_t kMinBlock = 512, kSmall = 1 << 20, kSmallSegment = 2 << 20, kLargeSegment = 20 << 20,
-                  kOwnSegment = 10 << 20, kRound = 2 << 20;
+                  kOwnSegment = 10 << 20, kRound = 2 << 20,
+                  kLargest = int64_t{1} << 40;  // no device has as much: what is larger fails like this
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 }  // namespace
+
+void CachingAllocator::insert(Pool& pool, uint64_t k) { pool.insert(std::lower_bound(pool.begin(), pool.end(), k), k); }
+
+void CachingAllocator::erase(Pool& pool, uint64_t k) { pool.erase(std::lower_bound(pool.begin(), pool.end(), k)); }
 
 uint32_t CachingAllocator::make(Block b) {
   if (unused_.empty()) {
@@ -26,26 +31,24 @@ uint32_t CachingAllocator::make(Block b) {
 void CachingAllocator::return_cached() {
   ++retries_;
   for (auto& pool : free_)
-    for (auto it = pool.begin(); it != pool.end();) {
-      const Block& b = blocks_[it->block];
-      if (b.previous == kNone && b.next == kNone) {
-        reserved_ -= b.size;
-        unused_.push_back(it->block);
-        it = pool.erase(it);
-      } else {
-        ++it;
-      }
-    }
+    std::erase_if(pool, [&](uint64_t k) {
+      const auto id = static_cast<uint32_t>(k);
+      const Block& b = blocks_[id];
+      if (b.previous != kNone || b.next != kNone) return false;
+      reserved_ -= b.size;
+      unused_.push_back(id);
+      return true;
+    });
 }
 
 CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
-  const int64_t size = std::max(kMinBlock, round_up(bytes, kMinBlock));
+  const int64_t size = std::clamp(round_up(bytes, kMinBlock), kMinBlock, kLargest);
   const bool small = size <= kSmall;
   auto& pool = free_[small];
-  auto found = pool.lower_bound({size, 0});
+  const auto found = std::lower_bound(pool.begin(), pool.end(), key(size, 0));
   uint32_t id = kNone;
   if (found != pool.end()) {
-    id = found->block;
+    id = static_cast<uint32_t>(*found);
     pool.erase(found);
   } else {
     const int64_t segment = small ? kSmallSegment : size < kOwnSegment ? kLargeSegment : round_up(size, kRound);
@@ -61,7 +64,7 @@ CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
     if (blocks_[id].next != kNone) blocks_[blocks_[id].next].previous = rest;
     blocks_[id].next = rest;
     blocks_[id].size = size;
-    pool.insert({left, rest});
+    insert(pool, key(left, rest));
   }
   blocks_[id].free = false;
   return id;
@@ -79,16 +82,16 @@ void CachingAllocator::release(Handle id) {
   };
   const uint32_t next = blocks_[id].next, previous = blocks_[id].previous;
   if (next != kNone && blocks_[next].free) {
-    pool.erase({blocks_[next].size, next});
+    erase(pool, key(blocks_[next].size, next));
     absorb(id, next);
   }
   if (previous != kNone && blocks_[previous].free) {
-    pool.erase({blocks_[previous].size, previous});
+    erase(pool, key(blocks_[previous].size, previous));
     absorb(previous, id);
     id = previous;
   }
   blocks_[id].free = true;
-  pool.insert({blocks_[id].size, id});
+  insert(pool, key(blocks_[id].size, id));
 }
 
 }  // namespace wt::report

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <set>
 #include <vector>
 
 namespace wt::report {
@@ -34,11 +33,12 @@ class CachingAllocator {
     uint32_t previous = kNone, next = kNone;  // in the segment
     bool free = false, small = false;
   };
-  struct BySize {
-    int64_t size;
-    uint32_t block;
-    bool operator<(const BySize& o) const { return size != o.size ? size < o.size : block < o.block; }
-  };
+  /// Free blocks by size, then number, sorted: a key is size / 512 B << 32 | block. There are a few hundred at most, so
+  /// moving them costs less than the nodes of a tree.
+  using Pool = std::vector<uint64_t>;
+  static uint64_t key(int64_t size, uint32_t block) { return static_cast<uint64_t>(size >> 9) << 32 | block; }
+  static void insert(Pool&, uint64_t);
+  static void erase(Pool&, uint64_t);
   uint32_t make(Block);
   void return_cached();
 
@@ -46,7 +46,7 @@ class CachingAllocator {
   bool failed_ = false;
   std::vector<Block> blocks_;
   std::vector<uint32_t> unused_;
-  std::set<BySize> free_[2];  // large, small
+  Pool free_[2];  // large, small
 };
 
 }  // namespace wt::report

@@ -6,9 +6,8 @@
 #include <climits>
 #include <map>
 #include <set>
-#include <unordered_map>
 
-#include "core/report/allocator.hpp"
+#include "core/report/held.hpp"
 #include "core/report/report.hpp"
 
 namespace wt::report {
@@ -24,14 +23,15 @@ enum class PhaseClass : uint8_t {
   model,
   master_weights,
   optimizer_state,
+  start_up,  // in any of the phases above, while a copy that start-up makes and drops is there
   forward,
   backward,
   optimizer,
   checkpoint
 };
-constexpr size_t kPhases = 8;
+constexpr size_t kPhases = 9;
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {
-    "load", "model", "master_weights", "optimizer_state", "forward", "backward", "optimizer", "checkpoint"};
+    "load", "model", "master_weights", "optimizer_state", "start_up", "forward", "backward", "optimizer", "checkpoint"};
 constexpr int64_t kNever = INT64_MIN / 4;
 
 PhaseClass class_of(plan::Phase p) {
@@ -52,12 +52,15 @@ PhaseClass class_of(plan::Phase p) {
 
 struct Tables {
   std::vector<int64_t> device, host;  // bytes of each buffer in that space, else 0
+  std::vector<int64_t> copies;        // of device: what start-up makes and drops
 
-  explicit Tables(const Plan& plan) : device(plan.buffers.size()), host(plan.buffers.size()) {
+  explicit Tables(const Plan& plan)
+      : device(plan.buffers.size()), host(plan.buffers.size()), copies(plan.buffers.size()) {
     for (size_t i = 0; i < plan.buffers.size(); ++i) {
       const plan::Buffer& b = plan.buffers[i];
       if (b.view) continue;
       if (b.space == plan::Space::device) device[i] = b.bytes().n;
+      if (b.role == plan::Role::copy && b.scope == plan::Scope::invocation) copies[i] = device[i];
       if (b.space == plan::Space::pinned || b.space == plan::Space::pageable) host[i] = b.bytes().n;
     }
   }
@@ -78,6 +81,7 @@ struct Summary {
 /// A segment that gains `net` each time is highest in its last iteration, one that loses in its first.
 Summary summarise(const Block& block, const Tables& tables) {
   Summary s;
+  int64_t copies = 0;
   for (const plan::Segment& segment : block.segments) {
     int64_t now = 0, host = 0, host_peak = kNever;
     std::array<int64_t, kPhases> peak;
@@ -86,14 +90,16 @@ Summary summarise(const Block& block, const Tables& tables) {
       const Op& op = block.ops[k];
       now += sum(block, op.reserves, tables.device);
       host += sum(block, op.reserves, tables.host);
+      copies += sum(block, op.reserves, tables.copies) * segment.iterations;
       // A weight gathered beside a forward is of the optimizer's phase: it must not lend the forward's height to it.
       if (op.reserves.count > 0 || op.stream == plan::Stream::compute) {
-        int64_t& highest = peak[static_cast<size_t>(class_of(op.phase))];
+        int64_t& highest = peak[static_cast<size_t>(copies > 0 ? PhaseClass::start_up : class_of(op.phase))];
         highest = std::max(highest, now);
       }
       host_peak = std::max(host_peak, host);
       now -= sum(block, op.releases, tables.device);
       host -= sum(block, op.releases, tables.host);
+      copies -= sum(block, op.releases, tables.copies) * segment.iterations;
     }
     const int64_t more = segment.iterations - 1;
     for (size_t c = 0; c < kPhases; ++c)
@@ -141,7 +147,7 @@ Replay replay(const Plan& plan, const plan::Program& program, const std::vector<
             plan.block(order[i].block).name.starts_with("master"))
           phase = PhaseClass::master_weights;
         if (variant < 0 && phase < reached) phase = PhaseClass::backward;
-        if (variant < 0) reached = std::max(reached, std::min(phase, PhaseClass::optimizer_state));
+        if (variant < 0 && phase <= PhaseClass::optimizer_state) reached = std::max(reached, phase);
         const int64_t height = now + s.peak[c];
         int64_t& highest = r.phases[static_cast<size_t>(phase)];
         highest = std::max(highest, height);
@@ -215,111 +221,6 @@ std::vector<int64_t> live_at(const Plan& plan, const plan::Program& program, con
   });
   WT_CHECK(found, "peak {} of program {} not met again", r.peak, program.name);
   return live;
-}
-
-// --- what the caching allocator makes of it ---------------------------------------------------------------------------
-
-/// Micro-batches of a step that decide what the allocator holds: those until one more than ever are in flight has been
-/// through, and the last, whose backward may differ. Those between repeat what was.
-std::vector<bool> deciding_micro_batches(const Plan& plan, const std::vector<plan::Invocation>& order) {
-  std::vector<bool> keep(static_cast<size_t>(plan.micro_batches), true);
-  std::map<uint16_t, int> uses;  // of chunk 0, by micro-batch: 1 its forward was, 2 its backward
-  int64_t in_flight = 0, most = 0;
-  for (const plan::Invocation& i : order) {
-    if (i.bindings == 2) return keep;
-    if (i.bindings != 1 || i.binding[0].chunk != 0 || plan.block(i.block).name.find("ward") == std::string::npos)
-      continue;
-    const int use = ++uses[i.binding[0].micro_batch];
-    in_flight += use == 1 ? 1 : use == 2 ? -1 : 0;
-    most = std::max(most, in_flight);
-  }
-  for (int64_t k = most + 2; k + 1 < plan.micro_batches; ++k) keep[static_cast<size_t>(k)] = false;
-  return keep;
-}
-
-struct Held {
-  int64_t reserved = 0;
-  bool failed = false;
-};
-
-/// Runs the program through the allocator, its step twice: what a step frees serves the next one's requests.
-/// DeepSpeed has no gradient buffer: autograd makes a tensor for each parameter in the backward, and the step drops them
-/// (with fp32 gradients in a buffer beside them: each backward drops those of the one before).
-Held held_by_allocator(const JobSpec& job, const Plan& plan, const plan::Program& program, const Tables& tables,
-                       int64_t limit) {
-  CachingAllocator allocator(limit);
-  const bool tensors = job.strategy.data_parallel == DataParallel::zero1;
-  const bool low = job.strategy.gradient_dtype == DType::f32 && job.training.param_dtype != DType::f32;
-  std::vector<bool> skipped(plan.buffers.size());
-  if (tensors)
-    for (size_t b = 0; b < plan.buffers.size(); ++b)
-      skipped[b] = plan.buffers[b].role == plan::Role::gradient && plan.buffers[b].scope == plan::Scope::persistent &&
-                   (low ? plan.buffers[b].name.starts_with("low_grads") : true);
-  struct Key {
-    uint64_t buffer_layer, chunk_batch;
-    bool operator==(const Key&) const = default;
-  };
-  struct Hash {
-    size_t operator()(const Key& k) const {
-      return (k.buffer_layer * 0x9e3779b97f4a7c15ull) ^ (k.chunk_batch * 0xc2b2ae3d27d4eb4full);
-    }
-  };
-  std::unordered_map<Key, CachingAllocator::Handle, Hash> live, gradients;
-  auto drop_gradients = [&] {
-    for (const auto& [k, handle] : gradients) allocator.release(handle);
-    gradients.clear();
-  };
-  auto run = [&](const std::vector<plan::Invocation>& order, const std::vector<bool>& keep) {
-    for (const plan::Invocation& i : order) {
-      if (i.bindings == 1 && !keep.empty() && !keep[i.binding[0].micro_batch]) continue;
-      const Block& block = plan.block(i.block);
-      auto key = [&](const plan::BufferRef& r, const plan::Segment& s, int64_t iteration) {
-        const plan::Buffer& b = plan.buffer(r.buffer);
-        Key k{static_cast<uint64_t>(r.buffer.v) << 32, 0};
-        if (b.per_layer)
-          k.buffer_layer |= static_cast<uint32_t>(s.first_layer + iteration * s.layer_step + r.layer_offset);
-        const plan::Binding& at = i.binding[r.binding];
-        if (b.scope == plan::Scope::persistent || b.scope == plan::Scope::micro_batch) k.chunk_batch = at.chunk + 1u;
-        if (b.scope == plan::Scope::micro_batch) k.chunk_batch |= static_cast<uint64_t>(at.micro_batch + 1u) << 32;
-        return k;
-      };
-      if (tensors && low && block.name.starts_with("backward")) drop_gradients();
-      for (const plan::Segment& s : block.segments)
-        for (int64_t n = 0; n < s.iterations; ++n)
-          for (uint32_t o = s.first_op; o < s.first_op + s.op_count; ++o) {
-            const Op& op = block.ops[o];
-            if (tensors && class_of(op.phase) == PhaseClass::backward && op.phase != plan::Phase::reduce)
-              for (uint32_t k = 0; k < op.writes.count; ++k) {
-                const plan::BufferRef& r = block.refs[op.writes.begin + k];
-                const plan::Buffer& b = plan.buffer(r.buffer);
-                if (b.role != plan::Role::gradient || !b.view) continue;
-                auto [it, fresh] = gradients.try_emplace(key(r, s, n));
-                if (fresh)
-                  it->second = allocator.reserve(b.elements() * size_of(low ? job.training.param_dtype : b.dtype));
-              }
-            for (uint32_t k = 0; k < op.reserves.count; ++k) {
-              const plan::BufferRef& r = block.refs[op.reserves.begin + k];
-              if (const int64_t bytes = tables.device[r.buffer.v]; bytes > 0 && !skipped[r.buffer.v])
-                live[key(r, s, n)] = allocator.reserve(bytes);
-            }
-            for (uint32_t k = 0; k < op.releases.count; ++k) {
-              const plan::BufferRef& r = block.refs[op.releases.begin + k];
-              if (tables.device[r.buffer.v] == 0 || skipped[r.buffer.v]) continue;
-              const auto it = live.find(key(r, s, n));
-              WT_CHECK(it != live.end(), "{} is released and not reserved", plan.buffer(r.buffer).name);
-              allocator.release(it->second);
-              live.erase(it);
-            }
-          }
-    }
-  };
-  run(program.setup, {});
-  for (int time = 0; time < 2; ++time)
-    for (const plan::StepOrder& step : program.steps) {
-      run(step.order, deciding_micro_batches(plan, step.order));
-      if (!low) drop_gradients();
-    }
-  return {allocator.peak(), allocator.failed()};
 }
 
 std::string_view item_of(const plan::Buffer& b) {
@@ -438,6 +339,9 @@ MemoryReport report(const JobSpec& job, const Plan& plan, bool with_items) {
   replays.reserve(plan.programs.size());
   for (const plan::Program& p : plan.programs) replays.push_back(replay(plan, p, blocks));
 
+  std::optional<Requests> requests;
+  if (with_items) requests.emplace(job, plan, tables.device);
+
   const auto pp = plan.mesh.find("pp");
   const int64_t stages = pp ? plan.mesh.axes[pp->v].size : 1;
   int64_t host_peak = 0;
@@ -471,13 +375,12 @@ MemoryReport report(const JobSpec& job, const Plan& plan, bool with_items) {
     best.fragmentation = {static_cast<int64_t>(static_cast<double>(r.peak) * job.training.fragmentation)};
     if (with_items) {  // what fits in the device after the allocator gave back what it could, else what it asked for
       const int64_t others = best.fragmentation.n + best.context.n + best.communicators.n;
-      Held held = held_by_allocator(job, plan, program, tables, out.capacity.n - others);
+      Held held = requests->run(program, out.capacity.n - others);
       // What is in use fits, what the allocator makes of it does not: the device is full, and how the real order of
       // requests fragments it decides. That is "borderline", not a certain "out_of_memory".
       if (held.failed)
-        held.reserved = best.peak.n + others <= out.capacity.n
-                            ? out.capacity.n - others
-                            : held_by_allocator(job, plan, program, tables, INT64_MAX).reserved;
+        held.reserved = best.peak.n + others <= out.capacity.n ? out.capacity.n - others
+                                                               : requests->run(program, INT64_MAX).reserved;
       best.cached = {std::max<int64_t>(0, held.reserved - best.peak.n)};
     }
     best.reserved = best.peak + best.cached + best.fragmentation + best.context + best.communicators;

@@ -43,7 +43,8 @@ struct MemoryItem {
   int64_t count = 1;
 };
 
-/// "load", "model", "master_weights", "optimizer_state", "forward", "backward", "optimizer", "checkpoint"; in this order, those that occur.
+/// "load", "model", "master_weights", "optimizer_state", "start_up" (with copies that start-up drops again), "forward",
+/// "backward", "optimizer", "checkpoint"; in this order, those that occur.
 struct PhasePeak {
   std::string phase;
   Bytes peak;

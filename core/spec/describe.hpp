@@ -189,6 +189,7 @@ void describe(V& v, StrategySpec& s) {
   v.integer("data", s.data, kCountOr0, kOptional);
   v.integer("virtual_stages", s.virtual_stages, kLayers, kOptional);
   v.flag("sequence_parallel", s.sequence_parallel, kOptional);
+  v.flag("keep_gathered", s.keep_gathered, kOptional);
   v.text("schedule", s.schedule, kOptional);
   v.integer("group_size", s.group_size, kCountOr0, kOptional);
   v.integer("first_stage_layers", s.first_stage_layers, kLayersOr0, kOptional);
@@ -229,6 +230,9 @@ void describe(V& v, TrainingSpec& t) {
   v.number("gradient_clipping", t.gradient_clipping, 0, 1e9, kOptional);
   v.flag("dropout", t.dropout, kOptional);
   v.flag("fused_kernels", t.fused_kernels, kOptional);
+  v.flag("packed_qkv", t.packed_qkv, kOptional);
+  v.choice("norm_kernel", t.norm_kernel, kOptional);
+  v.choice("loss", t.loss, kOptional);
   v.flag("blocking_launch", t.blocking_launch, kOptional);
   v.flag("gradient_fusion", t.gradient_fusion, kOptional);
   v.flag("fused_loss", t.fused_loss, kOptional);

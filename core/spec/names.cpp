@@ -82,10 +82,10 @@ std::span<const Named<WrapKind>> names_of(WrapKind) {
   return k;
 }
 std::span<const Named<GradientCopies>> names_of(GradientCopies) {
-  static constexpr Named<GradientCopies> k[] = {{"automatic", GradientCopies::automatic},
-                                                {"none", GradientCopies::none},
-                                                {"flat", GradientCopies::flat},
-                                                {"flat_wide", GradientCopies::flat_wide}};
+  static constexpr Named<GradientCopies> k[] = {
+      {"automatic", GradientCopies::automatic}, {"none", GradientCopies::none},
+      {"flat", GradientCopies::flat},           {"flat_wide", GradientCopies::flat_wide},
+      {"narrow", GradientCopies::narrow},       {"flat_step", GradientCopies::flat_step}};
   return k;
 }
 std::span<const Named<RecomputeKind>> names_of(RecomputeKind) {
@@ -105,6 +105,16 @@ std::span<const Named<AttentionKernel>> names_of(AttentionKernel) {
 }
 std::span<const Named<OptimizerKind>> names_of(OptimizerKind) {
   static constexpr Named<OptimizerKind> k[] = {{"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}};
+  return k;
+}
+std::span<const Named<LossKind>> names_of(LossKind) {
+  static constexpr Named<LossKind> k[] = {{"vocabulary_parallel", LossKind::vocabulary_parallel},
+                                          {"full_vocabulary", LossKind::full_vocabulary}};
+  return k;
+}
+std::span<const Named<NormKernel>> names_of(NormKernel) {
+  static constexpr Named<NormKernel> k[] = {
+      {"fused", NormKernel::fused}, {"eager", NormKernel::eager}, {"eager_fp32", NormKernel::eager_fp32}};
   return k;
 }
 

@@ -30,6 +30,8 @@ std::span<const Named<RecomputeKind>> names_of(RecomputeKind);
 std::span<const Named<RecomputeMethod>> names_of(RecomputeMethod);
 std::span<const Named<AttentionKernel>> names_of(AttentionKernel);
 std::span<const Named<OptimizerKind>> names_of(OptimizerKind);
+std::span<const Named<LossKind>> names_of(LossKind);
+std::span<const Named<NormKernel>> names_of(NormKernel);
 
 /// As the files and the options spell a number format: fp16 rather than the plan's f16. For everything a user reads.
 std::string_view spelled(DType);

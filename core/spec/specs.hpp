@@ -200,10 +200,12 @@ struct ZeroSpec {
 };
 /// Copies that gradients pass through between the backward and the update.
 enum class GradientCopies : uint8_t {
-  automatic,  // flat with zero1, else none
+  automatic,  // with zero1 narrow for fp32 gradients, else flat; without zero1 none
   none,
-  flat,      // DeepSpeed: buckets and the owned part are flattened, 16-bit norms are taken of 64-bit copies
-  flat_wide  // buckets are flattened and reduced in fp32; no other copies
+  flat,       // DeepSpeed: buckets and the owned part are flattened, 16-bit norms are taken of 64-bit copies
+  flat_wide,  // buckets are flattened and reduced in fp32; no other copies
+  narrow,     // DeepSpeed's bf16 optimizer: the fp32 gradients are reduced through one copy in the dtype of the weights
+  flat_step   // DeepSpeed without ZeRO: for the update an fp32 copy of each 16-bit gradient, then all of them flattened
 };
 enum class RecomputeKind : uint8_t { none, selective, full };
 enum class RecomputeMethod : uint8_t { uniform, block };
@@ -222,6 +224,9 @@ struct StrategySpec {
   int64_t data = 0;            // 0: world / (tensor * pipeline * context)
   int64_t virtual_stages = 1;  // model chunks per pipeline rank
   bool sequence_parallel = false;
+  // With sequence parallelism: products keep the gathered input that they read (autograd of plain layers); else they keep
+  // the rank's rows and gather again in backward (Megatron).
+  bool keep_gathered = false;
   std::string schedule = "1f1b";                          // a file name of core/lower/schedules
   int64_t group_size = 0;                                 // interleaved: micro-batches per round of chunks; 0: pipeline
   int64_t first_stage_layers = 0, last_stage_layers = 0;  // 0: even split
@@ -243,7 +248,8 @@ struct StrategySpec {
   FsdpSpec fsdp;
   ZeroSpec zero;
   // Hidden states beyond what the backward reads that the pipeline engine keeps of each micro-batch in flight: 1 what the
-  // stage sent, 2 also what it received (its layers read a clone); -1: 2 with zero1 (DeepSpeed's engine), else 0.
+  // stage sent, 2 also what it received (its layers read a clone); -1: 2 with zero1 (DeepSpeed's engine), else 0. The last
+  // stage of such an engine keeps the logits of two micro-batches.
   int64_t kept_edges = -1;
   RecomputeSpec recompute;
   AttentionKernel attention = AttentionKernel::flash;
@@ -255,6 +261,16 @@ struct StrategySpec {
 // ------------------------------------------------------------------------------------------------- training
 
 enum class OptimizerKind : uint8_t { adam, sgd };
+enum class LossKind : uint8_t {
+  vocabulary_parallel,  // every tensor rank has its columns of the logits; maxima and sums are reduced
+  full_vocabulary       // logits are gathered over the tensor ranks; the plain cross entropy of torch on all columns
+};
+/// What an RMS norm leaves for its backward beside its input. Layer norm is one kernel everywhere.
+enum class NormKernel : uint8_t {
+  fused,      // a value for each row
+  eager,      // plain ops in the dtype of the weights: also the normalised rows
+  eager_fp32  // plain ops in fp32: also the normalised rows and the input in fp32
+};
 
 struct TrainingSpec {
   int64_t micro_batch = 1, global_batch = 1;  // sequences
@@ -266,7 +282,12 @@ struct TrainingSpec {
   DType moment_dtype = DType::f32;
   double gradient_clipping = 1.0;  // 0: none
   bool dropout = false;
-  bool fused_kernels = true;     // bias + activation, bias + dropout + add, masked softmax, rope
+  // Bias + activation, bias + dropout + add, masked softmax, rope: one kernel each. Else plain ops, whose results autograd
+  // keeps: the activated gate of a gated MLP, and q and k both before and after rope where qkv is one tensor.
+  bool fused_kernels = true;
+  bool packed_qkv = true;  // q, k and v are columns of one tensor, which lives as long as any of them is needed
+  NormKernel norm_kernel = NormKernel::fused;
+  LossKind loss = LossKind::vocabulary_parallel;
   bool blocking_launch = false;  // CUDA_LAUNCH_BLOCKING=1: the host issues an op when the one before is over
   bool gradient_fusion = true;   // weight-gradient products add into the gradient buffer; else a kernel of its own does
   bool fused_loss = false;       // no fp32 copy of the logits

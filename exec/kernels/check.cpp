@@ -102,6 +102,8 @@ Signature signature(const Compute& c) {
               {Wanted{"dlogits", rows * c.dims[2]}}};
     case Kernel::square_sum: return {{any, any, any, any, any}, {Wanted{"sum", 1}}};
     case Kernel::transpose: return {{x}, {y}};
+    case Kernel::concat_columns: return {{any}, {any}};
+    case Kernel::slice_columns: return {{any}, {y}};
     case Kernel::scale:
     case Kernel::cast: return {{any}, {any, any}};
     default: return {{any, any, any, any, any}, {any, any, any, any, any}};  // adam, sgd, fill_zero, copy: below
@@ -161,6 +163,13 @@ void check_relations(Faults& faults, const Compute& c, std::span<const Operand> 
         break;
       }
       for (size_t i = 0; i < reads.size(); ++i) same(reads[i], writes[i].elements * k.group_size, "what is copied");
+      break;
+    case Kernel::concat_columns:
+    case Kernel::slice_columns:
+      same(reads[0], c.dims[0] * c.dims[1] * k.group_size, "x");
+      if (c.kernel == Kernel::concat_columns) same(writes[0], reads[0].elements, "y");
+      if (reads[0].dtype != writes[0].dtype)
+        faults.add("moves {} to {}", to_text(reads[0].dtype), to_text(writes[0].dtype));
       break;
     case Kernel::adam:
     case Kernel::sgd: {

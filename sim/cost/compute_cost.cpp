@@ -38,6 +38,8 @@ Class class_of(Kernel kernel) {
     case Kernel::loss_backward: return Class::loss;
     case Kernel::embedding_forward: return Class::gather;
     case Kernel::embedding_backward: return Class::scatter;
+    case Kernel::concat_columns:
+    case Kernel::slice_columns:
     case Kernel::transpose: return Class::transpose;
     case Kernel::add:
     case Kernel::copy:

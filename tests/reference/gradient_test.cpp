@@ -52,6 +52,17 @@ void expect_derivatives(const JobSpec& job) {
 
 TEST(Gradient, OfGpt) { expect_derivatives(plain_descent(tiny_job())); }
 
+/// Plain ops of torch: their own operands in backward, the whole loss.
+TEST(Gradient, OfEagerLlama) {
+  JobSpec j = plain_descent(tiny_job());
+  make_llama(j);
+  j.training.fused_kernels = false;
+  j.training.norm_kernel = NormKernel::eager_fp32;
+  j.training.loss = LossKind::full_vocabulary;
+  j.training.vocab_multiple = 16;  // with padding columns
+  expect_derivatives(j);
+}
+
 TEST(Gradient, OfLlama) {
   JobSpec j = plain_descent(tiny_job());
   make_llama(j);

@@ -482,6 +482,21 @@ void loss(const Compute& c, const std::vector<Operand>& r, const Operand& out, c
   }
 }
 
+/// Between [g, rows, columns] and [rows, g columns].
+void columns(const Compute& c, const Operand& x, const Operand& y, const KernelContext& k) {
+  const int64_t rows = c.dims[0], columns = c.dims[1], g = k.group_size;
+  const bool concat = c.kernel == Kernel::concat_columns;
+  want(x, rows * columns * g, "x");
+  want(y, rows * columns * (concat ? g : 1), "y");
+  for (int64_t piece = 0; piece < g; ++piece)
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j)
+        if (concat)
+          y[(i * g + piece) * columns + j] = x[(piece * rows + i) * columns + j];
+        else if (piece == k.group_index)
+          y[i * columns + j] = x[(i * g + piece) * columns + j];
+}
+
 void square_sum(const Compute& c, const std::vector<Operand>& r, const Operand& out, const KernelContext& k) {
   want(out, 1, "scalar");
   for (int64_t i = 0; i < r[0].size; ++i) out[0] += r[0][i] * r[0][i];
@@ -596,6 +611,8 @@ void run_kernel(const Compute& c, const std::vector<Operand>& r, const std::vect
         for (int64_t i = 0; i < w[n].size; ++i) w[n][i] = r[n][k.group_index * w[n].size + i];
       }
       return;
+    case Kernel::concat_columns:
+    case Kernel::slice_columns: return columns(c, r[0], w[0], k);
     case Kernel::transpose: {
       const int64_t m = c.dims[0], n = c.dims[1];
       want(r[0], m * n, "x");

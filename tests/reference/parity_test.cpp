@@ -199,6 +199,50 @@ const Variant kStrategies[] = {
        j.training.fused_kernels = false;
        j.training.gradient_fusion = false;
      }},
+    {"eager_norms",
+     [](JobSpec& j) {
+       cut(j, 2, 1, 1);
+       j.training.fused_kernels = false;
+       j.training.norm_kernel = NormKernel::eager;
+       j.strategy.recompute.kind = RecomputeKind::full;
+     }},
+    {"eager_norms_fp32",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.training.fused_kernels = j.training.packed_qkv = false;
+       j.training.norm_kernel = NormKernel::eager_fp32;
+     }},
+    {"tp2_sp_keep_gathered",
+     [](JobSpec& j) {
+       cut(j, 2, 1, 1);
+       j.strategy.sequence_parallel = j.strategy.keep_gathered = true;
+     }},
+    {"full_vocabulary",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.training.loss = LossKind::full_vocabulary;
+     }},
+    {"full_vocabulary_tp2_pp2_kept",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 1);
+       j.strategy.sequence_parallel = j.strategy.keep_gathered = true;
+       j.strategy.kept_edges = 1;
+       j.training.loss = LossKind::full_vocabulary;
+       j.training.vocab_multiple = 16;
+     }},
+    {"pp2_kept",
+     [](JobSpec& j) {
+       cut(j, 1, 2, 1);
+       j.strategy.kept_edges = 2;
+     }},
+    {"dp2_flat_step",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.data_parallel = DataParallel::megatron;
+       j.strategy.gradient_copies = GradientCopies::flat_step;
+       j.strategy.gradient_dtype = DType::bf16;
+       j.strategy.bucket_elements = 5000;
+     }},
     {"padded_vocabulary",
      [](JobSpec& j) {
        cut(j, 2, 1, 1);

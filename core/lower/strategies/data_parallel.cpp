@@ -29,7 +29,8 @@ bool shards_optimizer(const StrategySpec& s) {
 }
 GradientCopies gradient_copies(const StrategySpec& s) {
   if (s.gradient_copies != GradientCopies::automatic) return s.gradient_copies;
-  return s.data_parallel == DataParallel::zero1 ? GradientCopies::flat : GradientCopies::none;
+  if (s.data_parallel != DataParallel::zero1) return GradientCopies::none;
+  return s.gradient_dtype == DType::f32 ? GradientCopies::narrow : GradientCopies::flat;
 }
 bool overlaps_reduce(const StrategySpec& s) {
   return s.data_parallel == DataParallel::ddp || (s.overlap_grad_reduce && s.data_parallel != DataParallel::zero1);
@@ -177,20 +178,24 @@ void make_buckets(Context& c, ChunkPart& part) {
       k.moment1 = make("moment1", Role::moment1, c.training().moment_dtype, shard);
       k.moment2 = make("moment2", Role::moment2, c.training().moment_dtype, shard);
     }
-    // 16-bit gradients become fp32 before the update: Megatron keeps the copy, DeepSpeed makes it for the step.
+    // 16-bit gradients become fp32 for the update, all that the rank owns at once: Megatron drops the copy when it zeroes
+    // gradients for the next step (zero_grad with set_to_none), DeepSpeed after the update.
     if (k.master.valid() && c.grad != DType::f32) {
-      const bool kept = c.strategy().data_parallel == DataParallel::megatron ||
-                        c.strategy().data_parallel == DataParallel::distributed_optimizer;
-      const bool at_once = c.strategy().data_parallel == DataParallel::zero1;
-      k.main_gradient =
-          make("main_grads", Role::gradient, DType::f32, shard, at_once, kept ? Scope::persistent : Scope::invocation);
+      const bool at_once = c.strategy().data_parallel != DataParallel::ddp;
+      k.main_gradient = make("main_grads", Role::gradient, DType::f32, shard, at_once, Scope::invocation);
       if (at_once && copies == GradientCopies::flat)
         k.flat_step = make("grads_flat_step", Role::transient, c.grad, shard, true, Scope::invocation);
+      if (copies == GradientCopies::flat_step)
+        k.list_step = make("main_grads_list", Role::transient, DType::f32, shard, true, Scope::invocation);
     }
+    if (k.master.valid() && c.strategy().data_parallel == DataParallel::zero1)
+      k.clone = make("weights_clone", Role::copy, c.act, shard, true, Scope::invocation);
+    if (copies == GradientCopies::narrow && c.act != DType::f32)
+      k.narrow = make("grads_narrow", Role::bucket, c.act, k.elements, true, Scope::invocation);
     // DeepSpeed's bf16 optimizer: autograd's gradients stay beside the fp32 ones until the next backward.
     if (c.strategy().data_parallel == DataParallel::zero1 && c.grad == DType::f32 && c.act != DType::f32)
       k.low_gradient = make("low_grads", Role::gradient, c.act, k.elements);
-    if (copies != GradientCopies::none && c.n.dp > 1) {
+    if ((copies == GradientCopies::flat || copies == GradientCopies::flat_wide) && c.n.dp > 1) {
       if (k.members.size() > 1)  // flattening one tensor is a view
         k.flat = make("grads_flat", Role::bucket, c.grad, k.elements, false, Scope::invocation);
       if (copies == GradientCopies::flat_wide && c.grad != DType::f32)
@@ -243,7 +248,8 @@ void make_buckets(Context& c, ChunkPart& part) {
     b.name = fmt::format("{}.{}", what, out.name);
     b.role = role;
     b.dtype = dtype;
-    b.shape = {owned};
+    b.shape = {0};
+    for (const auto& k : buckets) b.shape[0] += c.plan.buffer(k.*member).elements();
     const BufferId base = c.add_buffer(std::move(b));
     int64_t offset = 0;
     for (const auto& k : buckets) {
@@ -254,11 +260,37 @@ void make_buckets(Context& c, ChunkPart& part) {
   };
   part.step_main = in_one_piece("main_grads", Role::gradient, DType::f32, &ChunkPart::Bucket::main_gradient);
   part.step_flat = in_one_piece("grads_flat_step", Role::transient, c.grad, &ChunkPart::Bucket::flat_step);
+  part.step_list = in_one_piece("main_grads_list", Role::transient, DType::f32, &ChunkPart::Bucket::list_step);
+  if (part.step_main.valid()) {
+    Buffer b = c.plan.buffer(part.step_main);
+    b.name = fmt::format("first_step.{}", out.name);
+    b.role = Role::copy;
+    part.first_step = c.add_buffer(std::move(b));
+  }
+  part.clone = in_one_piece("weights_clone", Role::copy, c.act, &ChunkPart::Bucket::clone);
+  part.narrow = in_one_piece("grads_narrow", Role::bucket, c.act, &ChunkPart::Bucket::narrow);
+  if (!buckets.empty() && buckets[0].low_gradient.valid()) {
+    Buffer b;
+    b.name = fmt::format("accumulated_f32.{}", out.name);
+    b.dtype = DType::f32;
+    b.shape = {largest};
+    part.accumulated = c.add_buffer(std::move(b));
+  }
+  if (part.head && kept_outputs(c) > 0) {
+    // As the model returns them: gathered in the dtype of the weights, or its columns in fp32 (float16_to_fp32).
+    const bool whole = c.training().loss == LossKind::full_vocabulary;
+    Buffer b = c.plan.buffer(whole ? c.edge.logits_full : c.edge.logits32);
+    b.name = fmt::format("kept_logits.{}", out.name);
+    b.scope = Scope::persistent;
+    b.shape.insert(b.shape.begin(), kept_outputs(c));
+    part.kept_outputs = c.add_buffer(std::move(b));
+    out.persistent.push_back(part.kept_outputs);
+  }
 }
 
 void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
-  if (c.n.dp == 1) return;
   const ChunkPart::Bucket& k = part.buckets[index];
+  if (c.n.dp == 1 && !k.narrow.valid()) return;  // BF16_Optimizer makes its copy for a group of one too
   const int64_t bytes = k.elements * size_of(c.grad);
   auto move = [&](const char* name, plan::Kernel kernel, DType dtype, int64_t read, int64_t written, BufferRef from,
                   BufferRef to) {
@@ -267,6 +299,23 @@ void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, siz
     b.compute(name, Phase::reduce, op, {from}, {to});
   };
   const BufferRef g = ref(k.gradient), x = k.flat.valid() ? ref(k.flat) : g;
+  if (k.narrow.valid()) {
+    const int64_t narrow = k.elements * size_of(c.act);
+    const BufferRef y = ref(k.narrow);
+    move("narrow gradients", plan::Kernel::cast, c.act, bytes, narrow, g, y);
+    if (index == 0) b.reserve_here(ref(part.narrow));
+    if (c.n.dp > 1) {
+      b.op(fmt::format("dp all-reduce {}", index), Phase::reduce, Stream::data,
+           plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, c.act, c.dp, narrow}, {y}, {y});
+      plan::Compute scale = streaming(plan::Kernel::scale, c.act, 1, k.elements, narrow, narrow, 1);
+      scale.dims = {k.elements};
+      scale.scalar = 1.0 / static_cast<double>(c.n.dp);
+      b.compute("scale gradients", Phase::reduce, scale, {y}, {y});
+    }
+    move("widen gradients", plan::Kernel::cast, c.grad, narrow, bytes, y, g);
+    if (index + 1 == part.buckets.size()) b.release_here(ref(part.narrow));
+    return;
+  }
   if (k.flat.valid()) move("flatten gradients", plan::Kernel::copy, c.grad, bytes, bytes, g, x);
   plan::Compute scale = streaming(plan::Kernel::scale, c.grad, 1, k.elements, bytes, bytes, 1);
   scale.dims = {k.elements};

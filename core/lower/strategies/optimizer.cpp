@@ -54,7 +54,7 @@ void narrow_block(Context& c, ChunkPart& part, const std::string& name) {
   BlockBuilder b(c.plan, "cast weights " + name, part.id, BlockBuilder::Lifetimes::other);
   b.segment(0, 1, part.layers);
   narrow_layer(b, c, 0);
-  part.narrow = c.add_block(b.finish());
+  part.narrow_weights = c.add_block(b.finish());
 }
 
 void tail_block(Context& c, ChunkPart& part, const std::string& name) {
@@ -132,9 +132,23 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
     b.compute("gradients to fp32", Phase::optimizer, flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0),
               {ref(k.flat_step.valid() ? k.flat_step : k.gradient_shard)}, {ref(k.main_gradient)});
   };
-  // DeepSpeed updates all that the rank owns at once: its gradients are flattened, then widened, both copies whole.
-  const bool at_once = c.strategy().data_parallel == DataParallel::zero1;
-  if (at_once) {
+  // All that the rank owns is updated at once: its gradients widened (with DeepSpeed flattened before), each copy whole.
+  const bool at_once = part.step_main.valid();
+  if (at_once && part.step_list.valid()) {  // [p.grad.to(fp32) for p in group], then flattened
+    for (const auto& k : part.buckets) {
+      const int64_t n = c.plan.buffer(k.list_step).elements();
+      b.compute("gradients to fp32", Phase::optimizer, flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0),
+                {ref(k.gradient_shard)}, {ref(k.list_step)});
+      if (&k == &part.buckets.front()) b.reserve_here(ref(part.step_list));
+    }
+    for (const auto& k : part.buckets) {
+      const int64_t n = c.plan.buffer(k.list_step).elements();
+      b.compute("flatten gradients", Phase::optimizer, flat(Kernel::copy, DType::f32, n, n * 4, n * 4, 0),
+                {ref(k.list_step)}, {ref(k.main_gradient)});
+      if (&k == &part.buckets.front()) b.reserve_here(ref(part.step_main));
+    }
+    b.release_here(ref(part.step_list));
+  } else if (at_once) {
     bool first = true;
     for (const auto& k : part.buckets)
       if (k.flat_step.valid()) {

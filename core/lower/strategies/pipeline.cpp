@@ -8,6 +8,8 @@
 // both, and keeps the output until its backward; Megatron frees what it sent (deallocate_pipeline_outputs).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/lower/context.hpp"
 #include "core/lower/work.hpp"
 
@@ -58,6 +60,13 @@ void send(BlockBuilder& b, const Context& c, const char* name, Phase phase, Stre
 
 int64_t kept_edges(const StrategySpec& s) {
   return s.kept_edges >= 0 ? s.kept_edges : s.data_parallel == DataParallel::zero1 ? 2 : 0;
+}
+
+int64_t kept_outputs(const Context& c) {
+  // pipe_buffers["outputs"] of the last stage is never taken: a new micro-batch overwrites the one before the last
+  // (num_pipe_buffers is at least 2).
+  const bool engine = c.n.p > 1 ? kept_edges(c.strategy()) > 0 : c.strategy().kept_edges > 0;
+  return engine ? std::min<int64_t>(2, c.n.micro_batches) : 0;
 }
 
 void begin_block(BlockBuilder& b, const Context& c, P2p p2p) {

@@ -27,6 +27,22 @@ void copy(const Job& job) {
   }
 }
 
+/// concat_columns and slice_columns: a copy of rows at a distance for each piece.
+cudaError_t columns(const Job& job) {
+  const int64_t rows = job.compute.dims[0], pieces = job.context.group_size;
+  const int64_t row = job.compute.dims[1] * size_of(job.writes[0].dtype);
+  const auto* x = static_cast<const std::byte*>(job.reads[0].data);
+  auto* y = static_cast<std::byte*>(job.writes[0].data);
+  auto move = [&](std::byte* to, int64_t to_pitch, const std::byte* from, int64_t from_pitch) {
+    return cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch),
+                             static_cast<size_t>(row), static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, job.stream);
+  };
+  if (job.compute.kernel == Kernel::slice_columns) return move(y, row, x + job.context.group_index * row, pieces * row);
+  for (int64_t g = 0; g < pieces; ++g)
+    if (const cudaError_t e = move(y + g * row, pieces * row, x + g * rows * row, row); e != cudaSuccess) return e;
+  return cudaSuccess;
+}
+
 template <class A>
 cudaError_t run(const Job& job) {
   switch (job.compute.kernel) {
@@ -64,6 +80,8 @@ cudaError_t run(const Job& job) {
     case Kernel::sgd: return optimizer<A>(job);
     case Kernel::fill_zero: return fill_zero(job);
     case Kernel::copy: copy(job); break;
+    case Kernel::concat_columns:
+    case Kernel::slice_columns: return columns(job);
     case Kernel::gemm:
     case Kernel::scores_forward:
     case Kernel::context_forward:

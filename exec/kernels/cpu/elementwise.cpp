@@ -222,6 +222,35 @@ void copy(const Job& job) {
   }
 }
 
+namespace {
+
+/// Row i of the block that begins at `from` + i `from_pitch` bytes goes to `to` + i `to_pitch`.
+void copy_rows(Workers& workers, const std::byte* from, int64_t from_pitch, std::byte* to, int64_t to_pitch,
+               int64_t rows, int64_t row) {
+  workers.parallel_for(rows, 1 + kGrain / (row + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(to + i * to_pitch, from + i * from_pitch, static_cast<size_t>(row));
+  });
+}
+
+}  // namespace
+
+void concat_columns(const Job& job) {
+  const int64_t rows = job.compute.dims[0], row = job.compute.dims[1] * size_of(job.writes[0].dtype);
+  const int64_t pieces = job.context.group_size;
+  const auto* x = static_cast<const std::byte*>(job.reads[0].data);
+  auto* y = static_cast<std::byte*>(job.writes[0].data);
+  for (int64_t g = 0; g < pieces; ++g)
+    copy_rows(job.workers, x + g * rows * row, row, y + g * row, pieces * row, rows, row);
+}
+
+void slice_columns(const Job& job) {
+  const int64_t row = job.compute.dims[1] * size_of(job.writes[0].dtype);
+  const auto* x = static_cast<const std::byte*>(job.reads[0].data);
+  copy_rows(job.workers, x + job.context.group_index * row, job.context.group_size * row,
+            static_cast<std::byte*>(job.writes[0].data), row, job.compute.dims[0], row);
+}
+
 template void activation_forward<float>(const Job&);
 template void activation_forward<double>(const Job&);
 template void activation_backward<float>(const Job&);

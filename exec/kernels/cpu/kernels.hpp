@@ -91,5 +91,7 @@ template <class A>
 void sgd(const Job&);
 void fill_zero(const Job&);  // elementwise.cpp
 void copy(const Job&);
+void concat_columns(const Job&);
+void slice_columns(const Job&);
 
 }  // namespace wt::exec

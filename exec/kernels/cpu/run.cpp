@@ -53,6 +53,8 @@ void run(const Job& job) {
     case Kernel::cast: return cast<A>(job);
     case Kernel::copy: return copy(job);
     case Kernel::transpose: return transpose<A>(job);
+    case Kernel::concat_columns: return concat_columns(job);
+    case Kernel::slice_columns: return slice_columns(job);
   }
 }
 

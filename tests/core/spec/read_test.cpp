@@ -253,6 +253,7 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     s.fsdp.shard_size = between(0, 64), s.fsdp.reshard_after_forward = between(0, 64), s.fsdp.keep_last = between(0, 9);
     s.fsdp.forward_prefetch = coin(), s.fsdp.limit_all_gathers = coin(), s.fsdp.no_sync = coin();
     s.zero = {between(0, 1 << 30), between(0, 1 << 20), between(0, 1 << 30), between(0, 1 << 30)};
+    s.keep_gathered = coin(), s.gradient_copies = any_of_names(s.gradient_copies), s.kept_edges = between(-1, 2);
     const Result<StrategySpec> again = parse_strategy(print_strategy(s), "s.yaml");
     RC_ASSERT(again.ok());
     RC_ASSERT(again.value() == s);
@@ -263,6 +264,7 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     t.moment_dtype = coin() ? DType::f32 : DType::bf16;
     t.master_weights = coin(), t.dropout = coin(), t.fused_kernels = coin(), t.fused_loss = coin();
     t.optimizer = any_of_names(t.optimizer);
+    t.packed_qkv = coin(), t.norm_kernel = any_of_names(t.norm_kernel), t.loss = any_of_names(t.loss);
     t.gradient_clipping = static_cast<double>(between(0, 1000)) / 7;
     t.total_tokens = static_cast<double>(between(0, int64_t{1} << 50));
     t.seed = static_cast<uint64_t>(between(0, int64_t{1} << 62));

@@ -253,6 +253,15 @@ void Builder::elementwise() {
       read(tensor(storage_, n));
       write(tensor(storage_, n));
       return;
+    case Kernel::concat_columns:
+    case Kernel::slice_columns: {
+      const int64_t ranks = s_.c;
+      c_.context.group_size = ranks;
+      c_.context.group_index = s_.d % ranks;
+      read(tensor(storage_, n * ranks));
+      write(tensor(storage_, c_.compute.kernel == Kernel::concat_columns ? n * ranks : n));
+      return;
+    }
     case Kernel::fill_zero:
       for (int i = 0; i < 1 + (option(0) ? 2 : 0); ++i) write(tensor(storage_, n + i));
       return;
@@ -395,7 +404,9 @@ Case Builder::build() {
     case Kernel::fill_zero:
     case Kernel::cast:
     case Kernel::copy:
-    case Kernel::transpose: elementwise(); break;
+    case Kernel::transpose:
+    case Kernel::concat_columns:
+    case Kernel::slice_columns: elementwise(); break;
     case Kernel::embedding_forward:
     case Kernel::embedding_backward:
     case Kernel::position_forward:

@@ -14,7 +14,7 @@ namespace {
 
 using plan::Kernel;
 
-constexpr auto kKernels = static_cast<int>(Kernel::transpose) + 1;
+constexpr auto kKernels = static_cast<int>(Kernel::slice_columns) + 1;
 bool is_random(Kernel k) {
   return k == Kernel::dropout_forward || k == Kernel::dropout_backward || k == Kernel::residual_backward;
 }
