@@ -55,7 +55,8 @@ std::string percent(double share) { return fmt::format("{:.1f} %", share * 100);
 void take_device(Known& k, const DeviceSpec& d, DType dtype, std::string_view where, Diagnostics& faults) {
   k.device = d.name;
   k.device_source = d.source;
-  k.sparsity = d.generation >= GpuGeneration::ampere && size_of(dtype) < 4 && (d.vendor == "nvidia" || d.vendor == "NVIDIA");
+  k.sparsity =
+      d.generation >= GpuGeneration::ampere && size_of(dtype) < 4 && (d.vendor == "nvidia" || d.vendor == "NVIDIA");
   const auto p = d.peak.find(dtype);
   if (p != d.peak.end()) {
     k.peak = p->second.n;
@@ -288,12 +289,13 @@ int audit(const Options& o) {
       line(fmt::format("  {} GPUs would have to run at {} of the dense peak", count(too_few),
                        percent(need / (too_few * k.peak))));
     };
-    const std::string sparse = fmt::format(
-        "the sparse peak ({} TFLOP/s: 2:4 sparsity, which training does not use)", count(sparse_peak * 1e-12));
+    const std::string sparse = fmt::format("the sparse peak ({} TFLOP/s: 2:4 sparsity, which training does not use)",
+                                           count(sparse_peak * 1e-12));
     if (std::fabs(sparse_peak / kSheetPeak - 1) <= 0.03)
-      beware(kSheetPeak, kSheetMfu,
-             fmt::format("a sheet passed around on the web takes {} as {} and writes an MFU of {} into its cells: it says",
-                         sparse, count(kSheetPeak * 1e-12), percent(kSheetMfu)));
+      beware(
+          kSheetPeak, kSheetMfu,
+          fmt::format("a sheet passed around on the web takes {} as {} and writes an MFU of {} into its cells: it says",
+                      sparse, count(kSheetPeak * 1e-12), percent(kSheetMfu)));
     else
       beware(sparse_peak, k.mfu, fmt::format("a sheet that takes {} at the same MFU says", sparse));
   } else if (k.sparsity && claimed == 0) {

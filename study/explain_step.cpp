@@ -63,8 +63,7 @@ void formulas(std::string& out, const JobResult& r) {
     const double flops = report::step_flops(r.job.model, r.job.training, f, r.job.strategy.tensor);
     const double rate = flops / seconds / ranks / 1e12;
     table.add({fmt::format("{}{}", f == s.formula ? "* " : "  ", report::id_of(f)), fmt::format("{:.4g}", flops),
-               tflops_text(rate),
-               s.peak_tflops > 0 ? fmt::format("{:.1f} %", rate / s.peak_tflops * 100) : "-"});
+               tflops_text(rate), s.peak_tflops > 0 ? fmt::format("{:.1f} %", rate / s.peak_tflops * 100) : "-"});
   }
   table.add({"  executed (HFU)", fmt::format("{:.4g}", report::hardware_flops(r.plan)),
              tflops_text(s.hardware_tflops_per_gpu), fmt::format("{:.1f} %", s.hfu * 100)});
@@ -125,8 +124,8 @@ void kernels(std::string& out, const std::vector<Line>& lines, const sim::Models
         {e.time.seconds() * static_cast<double>(l.count),
          {name, with_commas(l.count), time_text(e.time), time_text(e.time.seconds() * static_cast<double>(l.count)),
           scaled(c->work.flops), scaled(static_cast<double>(c->work.bytes_read + c->work.bytes_written)),
-          std::string(spelled(c->dtype)), std::string(to_text(e.bound)),
-          fmt::format("{:.0f} %", e.efficiency * 100), shape_text(*c), std::string(e.source)}});
+          std::string(spelled(c->dtype)), std::string(to_text(e.bound)), fmt::format("{:.0f} %", e.efficiency * 100),
+          shape_text(*c), std::string(e.source)}});
   }
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   for (auto& [seconds, row] : rows) table.add(std::move(row));

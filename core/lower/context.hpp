@@ -203,7 +203,7 @@ std::vector<std::vector<int64_t>> layers_of_chunks(const JobSpec& job, int64_t p
 
 /// core/lower/strategies/tensor.cpp: entering and leaving the regions whose weights are cut over the tensor group.
 /// How a collective and the product beside it share time: `apart`: the product waits for it (or it for the product) unless
-/// the order of issue puts another product between them; `cut`: both are cut in pieces (user buffers, MG-7).
+/// the order of issue puts another product between them; `cut`: both are cut in pieces (user buffers).
 enum class Beside : uint8_t { apart, cut };
 /// What a column-parallel product reads: gathered under sequence parallelism.
 plan::BufferRef enter_region(BlockBuilder&, const Context&, plan::BufferRef x, plan::BufferRef x_full, plan::Phase,
@@ -248,7 +248,7 @@ void layers_forward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks*
 void layers_backward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
 
 /// core/lower/strategies/pipeline.cpp: messages between stages. Blocking: compute goes on when what it sent has arrived.
-/// How a rank's messages and its compute wait for each other (facts MG-11).
+/// How a rank's messages and its compute wait for each other.
 enum class P2p : uint8_t {
   overlapped,  // interleaved: both are left to the streams
   blocking,    // one chunk a rank: what a compute sent has arrived before the next compute starts

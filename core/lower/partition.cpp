@@ -1,4 +1,4 @@
-// Which layers each model chunk holds (facts MG-12).
+// Which layers each model chunk holds.
 #include "core/lower/context.hpp"
 
 namespace wt::lower {

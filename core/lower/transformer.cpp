@@ -6,7 +6,7 @@
 //
 // Input-gradient and weight-gradient products are separate ops. In backward the re-gathered input of a product is
 // issued before the input-gradient product and the reduction of the input gradient before the weight-gradient product,
-// so each collective has one product to hide behind (facts MG-3, MG-4).
+// so each collective has one product to hide behind.
 #include <utility>
 
 #include "core/lower/context.hpp"

@@ -477,8 +477,9 @@ Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<cons
     job.strategy = read_map<StrategySpec>(n, "strategy", inner);
     if (job.strategy.data_parallel != DataParallel::ddp || !n.is_map()) return;
     if (const Entry* e = n.find("overlap_grad_reduce"); e && !job.strategy.overlap_grad_reduce)
-      inner.warnings.push_back(tree::to_text(e->place, "strategy.overlap_grad_reduce") +
-                               ": false has no effect with data_parallel ddp, which always reduces beside the backward");
+      inner.warnings.push_back(
+          tree::to_text(e->place, "strategy.overlap_grad_reduce") +
+          ": false has no effect with data_parallel ddp, which always reduces beside the backward");
   });
   // DistributedDataParallel has no such switch: what is planned, and what is printed, is an overlapped reduction.
   if (job.strategy.data_parallel == DataParallel::ddp) job.strategy.overlap_grad_reduce = true;

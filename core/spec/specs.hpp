@@ -1,5 +1,5 @@
 // What the user asks for: model, cluster, strategy, training, and the job that names all four.
-// Plain values, already validated one by one by the readers (core/spec/read_*.cpp); no behaviour, no defaults of a
+// Plain values, already validated one by one by the readers (core/spec/read.cpp); no behaviour, no defaults of a
 // framework. Whether they fit together (30 layers on 4 stages) is decided by lowering.
 #pragma once
 
@@ -75,7 +75,7 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-/// Parameters of the whole model by kind; the formulas are facts HF-2 (docs/facts.md).
+/// Parameters of the whole model by kind; the formulas: core/spec/parameters.cpp.
 struct ParameterCount {
   int64_t embedding = 0, position = 0, attention = 0, mlp = 0, experts = 0, router = 0, norms = 0, head = 0, mtp = 0;
   int64_t total() const { return embedding + position + attention + mlp + experts + router + norms + head + mtp; }
@@ -123,7 +123,7 @@ struct FabricSpec {
   FabricKind kind = FabricKind::none;
   int64_t nics_per_node = 0;
   BytesPerSecond nic_bandwidth;  // one NIC, one direction, nominal
-  double nic_efficiency = 0;     // share that a large NCCL message reaches; 0: by kind (data/fabrics.yaml)
+  double nic_efficiency = 0;     // share that a large NCCL message reaches; 0: by kind (data/fabrics.csv)
   Time latency;                  // extra one-way latency over NCCL's NET constant
   bool rail_optimised = true;
   double oversubscription = 1;  // leaf uplinks: nominal bandwidth below / above
@@ -190,7 +190,7 @@ struct FsdpSpec {
   bool operator==(const FsdpSpec&) const = default;
 };
 
-/// DeepSpeed's limits of stage 3, in elements (facts DS-11, DS-12). The reduction's is StrategySpec::bucket_elements.
+/// DeepSpeed's limits of stage 3, in elements. The reduction's is StrategySpec::bucket_elements.
 struct ZeroSpec {
   int64_t prefetch_elements = 50'000'000;
   int64_t persistence_threshold = 100'000;  // parameters up to this size are never released
@@ -295,8 +295,8 @@ struct TrainingSpec {
   double total_tokens = 0;       // of the whole run; 0: unknown
   uint64_t seed = 1234;
   // Host side: how long the host needs to issue one kernel; a step is host-bound when this exceeds the kernels.
-  Time host_issue;                       // 0: by `framework` data (data/hosts.yaml)
-  std::string host_profile = "default";  // row of data/hosts.yaml
+  Time host_issue;                       // 0: by `framework` data (data/hosts.csv)
+  std::string host_profile = "default";  // row of data/hosts.csv
   double fragmentation = 0.0;            // share of the peak that the allocator cannot use
   bool operator==(const TrainingSpec&) const = default;
 };

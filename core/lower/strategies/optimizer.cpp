@@ -1,4 +1,4 @@
-// The end of the step (facts MG-16): what is left of the gradient reductions, gradients that tensor ranks or the two
+// The end of the step: what is left of the gradient reductions, gradients that tensor ranks or the two
 // copies of a tied embedding share, the global norm, the update, and the gathering of updated weights.
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Pipeline parallelism: the messages between neighbouring stages (facts MG-11). A receive is posted when the host
+// Pipeline parallelism: the messages between neighbouring stages. A receive is posted when the host
 // reaches it; blocking schedules post it only after the compute issued before (the current stream of the call) and let
 // no compute start before everything sent has arrived; overlapped ones leave both to the streams. Interleaved without
 // overlap exchanges once for a forward and the backward after it: here the forward's message is posted after the compute

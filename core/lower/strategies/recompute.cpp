@@ -1,4 +1,4 @@
-// Activation recomputation (facts MG-28): which layers keep what their backward needs and which run their forward again.
+// Activation recomputation: which layers keep what their backward needs and which run their forward again.
 //   uniform n: groups of n layers keep the group's input only
 //   block n:   the first n layers of each chunk keep their input only, the others keep everything
 //   selective: everything but the inside of attention (core_attention in core/lower/transformer.cpp)

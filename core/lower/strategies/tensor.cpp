@@ -1,4 +1,4 @@
-// Tensor and sequence parallelism (arXiv:1909.08053, arXiv:2205.05198; facts MG-3, MG-4): what stands between the
+// Tensor and sequence parallelism (arXiv:1909.08053, arXiv:2205.05198): what stands between the
 // replicated hidden state and the products whose weights are cut over the tensor group.
 // Without sequence parallelism: nothing on entry, all-reduce on leaving. With it: all-gather and reduce-scatter of
 // sequence rows. The collective runs on the tensor stream; what may run beside it follows from the order of issue.
@@ -15,7 +15,7 @@ int64_t gather_pieces(const Context& c) {
 }
 
 int64_t scatter_pieces(const Context& c) {
-  constexpr int64_t kScatterPieces = 4;  // Transformer Engine's default for pipelined reduce-scatter (facts MG-7)
+  constexpr int64_t kScatterPieces = 4;  // Transformer Engine's default for pipelined reduce-scatter
   return c.strategy().tensor_overlap && c.n.sequence_parallel ? kScatterPieces : 1;
 }
 

@@ -80,7 +80,8 @@ TEST(Read, DdpAlwaysReducesBesideTheBackward) {
   EXPECT_TRUE(off.strategy.overlap_grad_reduce);
   EXPECT_FALSE(warned(with({"strategy.data_parallel=ddp"})));
   EXPECT_FALSE(warned(with({"strategy.data_parallel=megatron", "strategy.overlap_grad_reduce=false"})));
-  const Result<JobSpec> again = parse_job(print_job(off), "printed.yaml");  // printed as what it is, so without a warning
+  const Result<JobSpec> again =
+      parse_job(print_job(off), "printed.yaml");  // printed as what it is, so without a warning
   ASSERT_TRUE(again.ok()) << to_text(again.errors());
   EXPECT_FALSE(warned(again.value()));
 }
