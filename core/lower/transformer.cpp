@@ -525,6 +525,8 @@ void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   }
   const BufferRef full = enter_region(b, c, x, ref(e.final_full), f);
   linear(b, c, "logits", f, full, id.head, id.head_bias, 0, ref(e.logits), n.vocab, n.h);
+  // Without a final norm nothing in the backward reads the rows once the gathered ones are kept.
+  if (x == ref(e.hidden) && !(full == x) && c.strategy().keep_gathered) b.release_here(x);
   const BufferRef full_logits = gather_logits(b, c), logits = ref(e.logits32);
   const int64_t elements = c.plan.buffer(e.logits32).elements(), wide = bytes(c, logits);
   if (!(logits == full_logits))

@@ -4,7 +4,6 @@
 //   distributed_optimizer  element-sized buckets, reduce-scatter, all-gather of the updated weights
 //   zero1                  DeepSpeed: buckets close before the tensor that would exceed 5e8 elements; all-reduce
 // Some frameworks move gradients through copies on the way (GradientCopies).
-// (facts DDP-2, MG-14, MG-15, DS-2 to DS-6.)
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -329,6 +329,7 @@ void Builder::loss() {
       write(sums());
       return;
     case Kernel::loss_forward:
+      c_.magnitude = 1;  // max + log(sum) - target: terms of the logits' size may cancel
       read(sums());
       read(most);
       write(tensor(wide(), 1));
