@@ -64,7 +64,7 @@ TEST(ErrorBand, APrecisionThatNoRunHadIsNamed) {
   const std::vector<ErrorBand> bands = {{"all", 49, 21, 0.8, 1.3}};
   JobSpec fp8 = job();
   fp8.training.compute_dtype = DType::f8;
-  EXPECT_THAT(band_of(fp8, bands).basis, HasSubstr("none in f8"));
+  EXPECT_THAT(band_of(fp8, bands).basis, HasSubstr("none in fp8"));
 }
 
 TEST(ErrorBand, TheTableReadsBackAndFaultsAreNamed) {

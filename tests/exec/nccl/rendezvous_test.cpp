@@ -85,14 +85,17 @@ TEST(Rendezvous, ClocksOfOneMachineAgree) {
 }
 
 TEST(Rendezvous, OneReasonStopsAll) {
-  on_ranks(3, 10s, [](int64_t rank, Rendezvous& all) {
+  std::latch ready(3);  // a stop overtakes what a slower rank has yet to read
+  on_ranks(3, 10s, [&](int64_t rank, Rendezvous& all) {
     std::atomic<int> told{0};
     std::string why;
     all.on_stop([&](const Diagnostic& d) {
       why = d.where + ": " + d.what;
       ++told;
     });
-    ASSERT_TRUE(all.exchange("").ok());
+    const bool joined = all.exchange("").ok();
+    ready.arrive_and_wait();
+    ASSERT_TRUE(joined);
     if (rank == 2) {
       all.stop({"rank 2, op 'adam'", "not a number", ""});
     } else {
