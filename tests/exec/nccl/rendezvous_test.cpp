@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <latch>
 #include <map>
 #include <thread>
 
