@@ -102,7 +102,20 @@ void Builder::norm() {
     read(tensor(storage_, rows * h));
     write(tensor(option(0) ? wide() : storage_, h));
   } else if (c_.compute.kernel == Kernel::norm_forward) {
-    read(tensor(storage_, rows * h, -1, 2));
+    const size_t x = tensor(storage_, rows * h, -1, 2);
+    // Rows whose values are close lose in the subtraction of their mean what |x| / deviation says.
+    for (int64_t r = 0; layer && r < rows; ++r) {
+      double mean = 0, squares = 0, most = 0;
+      for (int64_t i = 0; i < h; ++i)
+        mean += c_.tensors[x].values[static_cast<size_t>(r * h + i)] / static_cast<double>(h);
+      for (int64_t i = 0; i < h; ++i) {
+        const double v = c_.tensors[x].values[static_cast<size_t>(r * h + i)];
+        squares += (v - mean) * (v - mean) / static_cast<double>(h);
+        most = std::max(most, std::abs(v));
+      }
+      c_.magnitude = std::max(c_.magnitude, most / std::sqrt(squares + c_.compute.scalar));
+    }
+    read(x);
     read(tensor(storage_, h));
     if (biased) read(tensor(storage_, h));
     write(tensor(storage_, rows * h));
