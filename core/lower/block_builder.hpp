@@ -21,6 +21,9 @@ namespace wt::lower {
 
 using Refs = std::vector<plan::BufferRef>;
 
+/// For everything issued before on the stream.
+inline plan::Wait tail(plan::Stream s) { return {plan::Wait::Kind::tail, static_cast<uint32_t>(s)}; }
+
 class BlockBuilder {
  public:
   enum class Lifetimes : uint8_t { forward, backward, other };

@@ -122,4 +122,10 @@ Compute streaming(Kernel kernel, DType dtype, int64_t rows, int64_t columns, int
   return c;
 }
 
+Compute flat(Kernel kernel, DType dtype, int64_t elements, int64_t read, int64_t written, double flops) {
+  Compute op = streaming(kernel, dtype, 1, elements, read, written, flops);
+  op.dims = {elements};
+  return op;
+}
+
 }  // namespace wt::lower

@@ -41,5 +41,7 @@ plan::Compute softmax_backward(const AttentionShape&, bool fused);
 /// A kernel whose time is its memory traffic: `read` + `written` bytes, `flops_per_element` over rows x columns.
 plan::Compute streaming(plan::Kernel, DType, int64_t rows, int64_t columns, int64_t read, int64_t written,
                         double flops_per_element, int launches = 1);
+/// The same over a flat buffer: dims {elements}.
+plan::Compute flat(plan::Kernel, DType, int64_t elements, int64_t read, int64_t written, double flops_per_element);
 
 }  // namespace wt::lower

@@ -606,15 +606,7 @@ class MpiCommunicator final : public Communicator {
   Result<std::vector<double>> reduce(std::span<const double> values, plan::Reduction how) override {
     auto all = collect({reinterpret_cast<const char*>(values.data()), values.size_bytes()}, "reduce");
     if (!all) return all.errors();
-    std::vector<double> out(values.begin(), values.end());
-    std::vector<const void*> inputs;
-    for (const std::string& text : all.value()) {
-      WT_CHECK(text.size() == values.size_bytes(), "ranks bring different numbers of values");
-      inputs.push_back(text.data());
-    }
-    if (const Status s = reduce_elements(inputs, out.data(), static_cast<int64_t>(out.size()), DType::f64, how); !s)
-      return s.errors();
-    return out;
+    return reduce_gathered(all.value(), static_cast<int64_t>(values.size()), how);
   }
 
   Result<std::vector<std::string>> gather(std::string_view bytes) override { return collect(bytes, "gather"); }

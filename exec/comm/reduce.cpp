@@ -59,4 +59,15 @@ Status reduce_elements(std::span<const void* const> inputs, void* out, int64_t n
   return Diagnostic{"", fmt::format("cannot reduce elements of type {}", to_text(dtype)), ""};
 }
 
+Result<std::vector<double>> reduce_gathered(const std::vector<std::string>& ranks, int64_t count, plan::Reduction how) {
+  std::vector<double> out(static_cast<size_t>(count));
+  std::vector<const void*> inputs;
+  for (const std::string& bytes : ranks) {
+    WT_CHECK(bytes.size() == out.size() * sizeof(double), "ranks bring different numbers of values");
+    inputs.push_back(bytes.data());
+  }
+  if (const Status s = reduce_elements(inputs, out.data(), count, DType::f64, how); !s) return s.errors();
+  return out;
+}
+
 }  // namespace wt::exec

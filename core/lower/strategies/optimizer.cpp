@@ -16,14 +16,6 @@ using plan::Wait;
 
 namespace {
 
-Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
-
-Compute flat(Kernel kernel, DType dtype, int64_t elements, int64_t read, int64_t written, double flops) {
-  Compute op = streaming(kernel, dtype, 1, elements, read, written, flops);
-  op.dims = {elements};
-  return op;
-}
-
 /// Gradients of the part that `wanted` picks, one ref for each layer.
 template <class Wanted>
 Refs gradients_of(const Context& c, const ChunkPart& part, Wanted wanted) {

@@ -24,8 +24,6 @@ namespace {
 int64_t edge_bytes(const Context& c) { return c.n.rows * c.n.h * size_of(c.act); }
 bool sharded(const Context& c) { return c.edge.sent_piece.valid(); }
 int64_t message_bytes(const Context& c) { return sharded(c) ? edge_bytes(c) / c.n.t : edge_bytes(c); }
-Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
-
 void receive(BlockBuilder& b, const Context& c, const char* name, Phase phase, Stream stream, Direction from,
              BufferId piece, plan::BufferRef whole, bool after_compute, P2p p2p) {
   const plan::Receive body{from, message_bytes(c)};

@@ -34,7 +34,6 @@ using plan::Wait;
 
 namespace {
 
-Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
 Wait of_op(uint32_t op, uint32_t back = 0) { return {Wait::Kind::op, op, back}; }
 
 int64_t bytes_of(const Context& c, BufferRef r) { return c.plan.buffer(r.buffer).bytes().n; }

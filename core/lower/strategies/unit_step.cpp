@@ -1,6 +1,5 @@
 // Sharded data parallelism, beside the micro-batches: what a rank loads and keeps, the norm, the update of its shard, and
 // for weights that are whole all the time (ZeRO 2, small parameters of ZeRO 3) the gathering of what was updated.
-// (facts FS1-10, FS2-9, DS-6, DS-7, DS-14)
 #include "core/lower/context.hpp"
 #include "core/lower/work.hpp"
 
@@ -14,14 +13,6 @@ using plan::Stream;
 using plan::Wait;
 
 namespace {
-
-Wait tail(Stream s) { return {Wait::Kind::tail, static_cast<uint32_t>(s)}; }
-
-Compute flat(Kernel kernel, DType dtype, int64_t elements, int64_t read, int64_t written, double flops) {
-  Compute op = streaming(kernel, dtype, 1, elements, read, written, flops);
-  op.dims = {elements};
-  return op;
-}
 
 /// Calls f for the flats of the layers, in a segment that runs over them, then for the others.
 template <class F>
