@@ -149,7 +149,8 @@ bool condition_holds(const Case& row, const std::string& key, const YAML::Node& 
       {"framework", &row.framework}, {"precision", &row.precision},
       {"overlap", &row.overlap},     {"model", &row.model},
       {"recompute", &row.recompute}, {"gpu", &row.gpu},
-      {"schedule", &row.schedule},   {"attention_kernel", &row.attention_kernel}};
+      {"schedule", &row.schedule},   {"attention_kernel", &row.attention_kernel},
+      {"where", &row.where}};
   for (const auto& [name, field] : fields)
     if (key == name) {
       const std::vector<std::string> pieces = texts(wanted);

@@ -44,7 +44,7 @@ AttentionModel::AttentionModel(const KernelSet& set) : facts_(set.facts()) {
     // The chip of the point under the kernels of this set.
     const Facts& f = facts_;
     const Chip chip = chip_of(set.sets[p.set].facts, 2);
-    if ((p.kernel == 0) != (set.attention_kernel == 0)) continue;  // another generation of kernels teaches nothing
+    if (kAttentionGenerations[p.kernel] != kAttentionGenerations[set.attention_kernel]) continue;
     AttentionShape s{p.batch, p.seq, p.heads, p.kv_heads, (p.qk_dim + p.v_dim) / 2, p.causal, p.pass == Pass::backward,
                      0};
     s.flops = attention_flops(s);

@@ -64,7 +64,9 @@ struct AttentionPoint {
   double batch = 0, seq = 0, heads = 0, kv_heads = 0, qk_dim = 0, v_dim = 0, flops_per_second = 0;
   uint16_t set = 0;
 };
-inline constexpr std::array<std::string_view, 3> kAttentionKernels = {"fa2", "fa3", "cudnn"};
+inline constexpr std::array<std::string_view, 5> kAttentionKernels = {"fa2", "fa3", "cudnn", "fa1", "fa1_triton"};
+/// Kernels of one generation teach each other: FlashAttention-2; those of Hopper and later; FlashAttention-1.
+inline constexpr std::array<uint8_t, 5> kAttentionGenerations = {0, 1, 1, 2, 2};
 
 struct MemoryPoint {
   std::string kind;

@@ -85,6 +85,8 @@ TEST(KernelAccuracy, Attention) {
                                                      {"a100_pcie", 0.17, 0.02},
                                                      {"h100", 0.06, 0.01},
                                                      {"h100_fa2", 0.10, 0.04},
+                                                     {"a100_fa1", 0.25, 0.05},
+                                                     {"h100_fa1", 0.25, 0.05},
                                                      {"b200", 0.18, 0.02}}) {
     const auto read = read_kernel_set(data_directory(), name);
     ASSERT_TRUE(read.ok()) << to_text(read.errors());
@@ -92,7 +94,9 @@ TEST(KernelAccuracy, Attention) {
     const AttentionModel learned(set);
     Error model, all;
     for (const AttentionPoint& p : set.attention) {
-      if (p.kernel != set.attention_kernel || (p.set != 0 && std::string(name) != "h100_fa2")) continue;
+      if (p.kernel != set.attention_kernel ||
+          (p.set != 0 && !std::string(name).ends_with("_fa1") && std::string(name) != "h100_fa2"))
+        continue;
       const Facts& f = set.facts();
       const Chip chip = chip_of(f, 2);
       double plain = 0, corrected = 0, flops = 0;
