@@ -52,7 +52,7 @@ std::string one_line(const Diagnostics& errors) {
 /// the same open choices is not what was run.
 constexpr double kTuned = 1.5;
 
-Row judge(const Case& row, const Mapping& mapping, const ValidateData& data, const Predict& predict) {
+Row judge(const Case& row, const Mapping& mapping, const MemoryKind& kind, const Predict& predict) {
   Row out;
   out.id = row.id;
   out.group = row.group.empty() ? "none" : row.group;
@@ -141,7 +141,6 @@ Row judge(const Case& row, const Mapping& mapping, const ValidateData& data, con
   out.time_s = centre->prediction.time_s;
   out.fits = centre->prediction.fits;
 
-  const MemoryKind kind = memory_kind_of(row, data);
   out.memory_kind = kind.kind;
   double least = predicted_memory_gib(low.prediction, kind.kind), most = least;
   for (const Outcome& o : outcomes) {
@@ -295,7 +294,11 @@ Result<Validation> validate(const std::vector<CaseFile>& files, const ValidateDa
   if (chosen.empty()) return Diagnostic{"validate", "no row is selected", "check --group, --tier and --ids"};
 
   std::vector<Mapping> mappings;  // the tables are read from one thread only
-  for (const Case* row : chosen) mappings.push_back(map_case(*row, data));
+  std::vector<MemoryKind> kinds;
+  for (const Case* row : chosen) {
+    mappings.push_back(map_case(*row, data));
+    kinds.push_back(memory_kind_of(*row, data));
+  }
   out.rows.resize(chosen.size());
   std::atomic<size_t> next{0};
   size_t done = 0;
@@ -307,7 +310,7 @@ Result<Validation> validate(const std::vector<CaseFile>& files, const ValidateDa
         mapping.skip = "interrupted";
       else
         mapping = mappings[i];
-      out.rows[i] = judge(*chosen[i], mapping, data, predict);
+      out.rows[i] = judge(*chosen[i], mapping, kinds[i], predict);
       const std::lock_guard lock(report);
       ++done;
       if (options.progress) options.progress(done, chosen.size());

@@ -424,13 +424,14 @@ Result<ValidateData> ValidateData::load(const std::string& directory) {
 
 MemoryKind memory_kind_of(const Case& row, const ValidateData& data) {
   const YAML::Node& table = data.impl().memory_kinds;
-  YAML::Node found = table["default"];
+  YAML::Node found;
+  found.reset(table["default"]);
   for (const YAML::Node& entry : table["kinds"]) {
     const auto agrees = [&](const char* key, const std::string& field) {
       return !entry[key].IsDefined() || has(field, entry[key].Scalar());
     };
     if (agrees("where", row.where) && agrees("title", row.title) && agrees("framework", row.framework)) {
-      found = entry;
+      found.reset(entry);  // an assignment would write the entry over the table's default
       break;
     }
   }

@@ -375,6 +375,8 @@ TEST(Mapping, MemoryKinds) {
       memory_kind_of(row_of({{"where: 'figure 1'", "where: 'github bigscience-workshop/bigscience x.md'"}}), data());
   EXPECT_EQ(bloom.kind, "nvidia_smi");
   EXPECT_EQ(bloom.unit_gib, 1);
+  EXPECT_EQ(memory_kind_of(row_of({}), data()).kind, "unknown")
+      << "what one row matched is not the default of the next";
 }
 
 TEST(Mapping, BrokenTablesAreRefused) { EXPECT_FALSE(ValidateData::load("/nowhere")); }
