@@ -13,10 +13,6 @@ constexpr int64_t kMinBlock = 512, kSmall = 1 << 20, kSmallSegment = 2 << 20, kL
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 }  // namespace
 
-void CachingAllocator::insert(Pool& pool, uint64_t k) { pool.insert(std::lower_bound(pool.begin(), pool.end(), k), k); }
-
-void CachingAllocator::erase(Pool& pool, uint64_t k) { pool.erase(std::lower_bound(pool.begin(), pool.end(), k)); }
-
 uint32_t CachingAllocator::make(Block b) {
   if (unused_.empty()) {
     blocks_.push_back(b);
@@ -30,9 +26,8 @@ uint32_t CachingAllocator::make(Block b) {
 
 void CachingAllocator::return_cached() {
   ++retries_;
-  for (auto& pool : free_)
-    std::erase_if(pool, [&](uint64_t k) {
-      const auto id = static_cast<uint32_t>(k);
+  for (FreeBlocks& pool : free_)
+    pool.erase_if([&](uint32_t id) {
       const Block& b = blocks_[id];
       if (b.previous != kNone || b.next != kNone) return false;
       reserved_ -= b.size;
@@ -44,27 +39,25 @@ void CachingAllocator::return_cached() {
 CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
   const int64_t size = std::clamp(round_up(bytes, kMinBlock), kMinBlock, kLargest);
   const bool small = size <= kSmall;
-  auto& pool = free_[small];
-  const auto found = std::lower_bound(pool.begin(), pool.end(), key(size, 0));
-  uint32_t id = kNone;
-  if (found != pool.end()) {
-    id = static_cast<uint32_t>(*found);
-    pool.erase(found);
+  FreeBlocks& pool = free_[small];
+  uint32_t id = pool.best_fit(size);
+  if (id != kNone) {
+    pool.erase(blocks_[id].size_class, id);
   } else {
     const int64_t segment = small ? kSmallSegment : size < kOwnSegment ? kLargeSegment : round_up(size, kRound);
     if (reserved_ + segment > limit_) return_cached();
     failed_ |= reserved_ + segment > limit_;
     reserved_ += segment;
     peak_ = std::max(peak_, reserved_);
-    id = make({segment, kNone, kNone, true, small});
+    id = make({segment, kNone, kNone, 0, true, small});
   }
   const int64_t left = blocks_[id].size - size;
   if (small ? left >= kMinBlock : left > kSmall) {
-    const uint32_t rest = make({left, id, blocks_[id].next, true, small});
+    const uint32_t rest = make({left, id, blocks_[id].next, 0, true, small});
     if (blocks_[id].next != kNone) blocks_[blocks_[id].next].previous = rest;
     blocks_[id].next = rest;
     blocks_[id].size = size;
-    insert(pool, key(left, rest));
+    blocks_[rest].size_class = pool.insert(left, rest);
   }
   blocks_[id].free = false;
   return id;
@@ -72,7 +65,7 @@ CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
 
 void CachingAllocator::release(Handle id) {
   WT_CHECK(id < blocks_.size() && !blocks_[id].free, "block {} released twice", id);
-  auto& pool = free_[blocks_[id].small];
+  FreeBlocks& pool = free_[blocks_[id].small];
   auto absorb = [&](uint32_t into, uint32_t other) {  // `other` follows `into`
     blocks_[into].size += blocks_[other].size;
     blocks_[into].next = blocks_[other].next;
@@ -82,16 +75,16 @@ void CachingAllocator::release(Handle id) {
   };
   const uint32_t next = blocks_[id].next, previous = blocks_[id].previous;
   if (next != kNone && blocks_[next].free) {
-    erase(pool, key(blocks_[next].size, next));
+    pool.erase(blocks_[next].size_class, next);
     absorb(id, next);
   }
   if (previous != kNone && blocks_[previous].free) {
-    erase(pool, key(blocks_[previous].size, previous));
+    pool.erase(blocks_[previous].size_class, previous);
     absorb(previous, id);
     id = previous;
   }
   blocks_[id].free = true;
-  insert(pool, key(blocks_[id].size, id));
+  blocks_[id].size_class = pool.insert(blocks_[id].size, id);
 }
 
 }  // namespace wt::report

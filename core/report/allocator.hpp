@@ -10,6 +10,8 @@
 #include <limits>
 #include <vector>
 
+#include "core/report/free_blocks.hpp"
+
 namespace wt::report {
 
 class CachingAllocator {
@@ -27,18 +29,13 @@ class CachingAllocator {
   int64_t retries() const { return retries_; }  // times that cached segments went back to the driver
 
  private:
-  static constexpr uint32_t kNone = ~0u;
+  static constexpr uint32_t kNone = FreeBlocks::kNone;
   struct Block {
     int64_t size = 0;
     uint32_t previous = kNone, next = kNone;  // in the segment
+    FreeBlocks::Class size_class = 0;         // while it is free
     bool free = false, small = false;
   };
-  /// Free blocks by size, then number, sorted: a key is size / 512 B << 32 | block. There are a few hundred at most, so
-  /// moving them costs less than the nodes of a tree.
-  using Pool = std::vector<uint64_t>;
-  static uint64_t key(int64_t size, uint32_t block) { return static_cast<uint64_t>(size >> 9) << 32 | block; }
-  static void insert(Pool&, uint64_t);
-  static void erase(Pool&, uint64_t);
   uint32_t make(Block);
   void return_cached();
 
@@ -46,7 +43,7 @@ class CachingAllocator {
   bool failed_ = false;
   std::vector<Block> blocks_;
   std::vector<uint32_t> unused_;
-  Pool free_[2];  // large, small
+  FreeBlocks free_[2];  // large, small
 };
 
 }  // namespace wt::report
