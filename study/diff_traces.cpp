@@ -339,7 +339,7 @@ Result<Diff> diff_traces(const TraceSide& a, const TraceSide& b, const DiffOptio
   }
   Diagnostics faults;
   for (const TraceSide* s : {&a, &b}) {
-    if (s->trace->meta.plan_digest != 0 && s->trace->meta.plan_digest != da)
+    if (s->trace->meta.plan_digest != 0 && !plan::is_digest_of(s->trace->meta.plan_digest, *s->plan))
       faults.push_back(
           {s->name,
            fmt::format("says it is of plan {:016x} and holds the plan {:016x}", s->trace->meta.plan_digest, da),

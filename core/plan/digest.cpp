@@ -1,4 +1,4 @@
-// The digest: a hash of everything that the text form holds, without printing it.
+// The digest: a hash of everything that the text form holds but the plan's name, without printing it.
 // Not cryptographic. Invariant: the same on every machine and compiler (fixed-width words, no std::hash, lists by what
 // they hold and not by where they lie in the pools); a new field of the plan must be added here.
 // Cost: about a nanosecond for each invocation and a few for each field: under a millisecond for 1,024 ranks.
@@ -138,10 +138,14 @@ void hash(Hasher& h, const std::vector<Invocation>& order) {
 
 }  // namespace
 
-uint64_t digest(const Plan& p) {
+namespace {
+
+enum class Name : uint8_t { left_out, hashed };
+
+uint64_t digest(const Plan& p, Name name) {
   Hasher h;
   h.number(p.version);
-  h.text(p.name);
+  if (name == Name::hashed) h.text(p.name);
   h.word(p.seed);
   h.word(p.mesh.axes.size());
   for (const Axis& a : p.mesh.axes) {
@@ -215,5 +219,11 @@ uint64_t digest(const Plan& p) {
   for (const std::string& a : p.assumptions) h.text(a);
   return h.value();
 }
+
+}  // namespace
+
+uint64_t digest(const Plan& p) { return digest(p, Name::left_out); }
+
+bool is_digest_of(uint64_t value, const Plan& p) { return value == digest(p) || value == digest(p, Name::hashed); }
 
 }  // namespace wt::plan
