@@ -100,12 +100,12 @@ class Writer {
   virtual ~Writer() = default;
   virtual void begin(const std::vector<Process>& processes) = 0;
   virtual void slice(const Slice&) = 0;
-  virtual void reserved_memory(uint32_t rank, int64_t at_ps, int64_t bytes) = 0;
+  virtual void planned_memory(uint32_t rank, int64_t at_ps, int64_t bytes) = 0;
   virtual void sample(const Sample&) = 0;
   virtual void end() = 0;
 };
 
-constexpr std::string_view kReserved = "reserved memory";
+constexpr std::string_view kPlanned = "planned memory";
 std::string_view name_of(CounterKind k) {
   return k == CounterKind::memory_bytes ? "memory of the device" : "link bytes per second";
 }
@@ -163,8 +163,8 @@ class ChromeWriter final : public Writer {
                       send ? 's' : 'f', s.flow, s.rank, tid, microseconds(at), send ? "" : R"(,"bp":"e")"));
   }
 
-  void reserved_memory(uint32_t rank, int64_t at_ps, int64_t bytes) override {
-    event(fmt::format(R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{"bytes":{}}}}})", kReserved, rank,
+  void planned_memory(uint32_t rank, int64_t at_ps, int64_t bytes) override {
+    event(fmt::format(R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{"bytes":{}}}}})", kPlanned, rank,
                       microseconds(at_ps), bytes));
   }
 
@@ -309,7 +309,7 @@ class PerfettoWriter final : public Writer {
         e.text(track::kName, name).message(track::kThread, t);
         descriptor(e);
       }
-      if (p.spans) counter_track(p.rank, kReservedTrack, kReserved, true);
+      if (p.spans) counter_track(p.rank, kPlannedTrack, kPlanned, true);
     }
   }
 
@@ -347,10 +347,10 @@ class PerfettoWriter final : public Writer {
     event(s.end_ps, close, {});
   }
 
-  void reserved_memory(uint32_t rank, int64_t at_ps, int64_t bytes) override {
+  void planned_memory(uint32_t rank, int64_t at_ps, int64_t bytes) override {
     Message e;
     e.number(track_event::kType, track_event::kCounterType)
-        .number(track_event::kTrack, uuid(rank, kReservedTrack))
+        .number(track_event::kTrack, uuid(rank, kPlannedTrack))
         .number(track_event::kCounterValue, static_cast<uint64_t>(bytes));
     event(at_ps, e, {});
   }
@@ -372,8 +372,8 @@ class PerfettoWriter final : public Writer {
   using Ids = std::unordered_map<std::string_view, uint64_t>;  // keys lie in the plan or are literals
 
   static constexpr uint32_t kSequence = 1;
-  static constexpr uint32_t kStreamTrack = 1, kReservedTrack = 32, kMemoryTrack = 33, kLinkTrack = 34;
-  static_assert(kStreamTrack + plan::kStreams <= kReservedTrack);
+  static constexpr uint32_t kStreamTrack = 1, kPlannedTrack = 32, kMemoryTrack = 33, kLinkTrack = 34;
+  static_assert(kStreamTrack + plan::kStreams <= kPlannedTrack);
 
   static uint64_t uuid(uint32_t rank, uint32_t track) { return (uint64_t{rank} + 1) << 8 | track; }
   /// Perfetto knows threads by tid alone and takes 0 for the idle process: every rank has its own 16 numbers.
@@ -454,7 +454,7 @@ class Walk {
  private:
   struct Rank {
     std::array<int64_t, plan::kStreams> drawn_to;  // end of the last slice of each stream
-    int64_t reserved = 0;
+    int64_t held = 0;
     Rank() { drawn_to.fill(INT64_MIN); }
   };
   struct Channel {
@@ -513,7 +513,7 @@ class Walk {
     return n;
   }
 
-  int64_t reserved_by_setup(const plan::Program& program) const {
+  int64_t held_after_setup(const plan::Program& program) const {
     int64_t n = 0;
     for (const plan::Invocation& v : program.setup) {
       const plan::Block& b = plan_.block(v.block);
@@ -548,16 +548,16 @@ class Walk {
       });
     }
     if (fresh) {
-      rank.reserved = reserved_by_setup(program);
+      rank.held = held_after_setup(program);
       int64_t first = INT64_MAX;
       for (const Span& s : r.spans) first = std::min(first, s.begin_ps);
       if (!r.spans.empty()) changes_.push_back({first, 0});
     }
     std::ranges::sort(changes_);
     for (size_t i = 0; i < changes_.size(); ++i) {
-      rank.reserved += changes_[i].second;
+      rank.held += changes_[i].second;
       if (i + 1 == changes_.size() || changes_[i + 1].first != changes_[i].first)
-        writer_.reserved_memory(r.rank, changes_[i].first, rank.reserved);
+        writer_.planned_memory(r.rank, changes_[i].first, rank.held);
     }
   }
 
@@ -625,7 +625,7 @@ class Walk {
   std::unordered_map<uint32_t, Rank> ranks_;
   std::map<std::tuple<uint32_t, uint32_t, bool>, Channel> channels_;
   uint32_t step_ = 0;
-  std::vector<std::pair<int64_t, int64_t>> changes_;  // of reserved memory in this step: when, bytes
+  std::vector<std::pair<int64_t, int64_t>> changes_;  // of what the plan holds in this step: when, bytes
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // A trace in formats that other programs draw: Perfetto (ui.perfetto.dev) and Chrome's JSON. Names come from the plan.
-// One process for each rank, one track for each stream, arrows from sends to receives, a counter of reserved memory.
+// One process for each rank, one track for each stream, arrows from sends to receives, a counter of the device memory
+// that the plan holds (not what the allocator reserves beyond it: core/report).
 // Not lossless: Perfetto counts nanoseconds; convert keeps the native file as the source.
 #pragma once
 

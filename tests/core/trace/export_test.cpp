@@ -457,7 +457,7 @@ TEST_F(TraceExport, AnInvocationOfTwoBindingsNamesTheOneOfEachOp) {
   EXPECT_EQ(slices[1].at("args").at("layer"), 5);
 }
 
-TEST_F(TraceExport, ReservedMemoryFollowsTheOpsInTime) {
+TEST_F(TraceExport, PlannedMemoryFollowsTheOpsInTime) {
   // The levels by a replay of its own, in time: reserved at begin, released at end.
   for (const RankSpans& r : trace_.ranks) {
     if (r.step != 0) continue;
@@ -478,7 +478,7 @@ TEST_F(TraceExport, ReservedMemoryFollowsTheOpsInTime) {
     const Json file = Json::parse(written("t.json", trace_, plan_));
     for (const Json& e : events(file, "C"))
       if (e.at("pid") == r.rank && e.at("ts") < 900.0) {
-        EXPECT_EQ(e.at("name"), "reserved memory");
+        EXPECT_EQ(e.at("name"), "planned memory");
         chrome.emplace_back(e.at("ts"), e.at("args").at("bytes"));
       }
     // The first value stands at the first span, changed or not.
@@ -564,7 +564,7 @@ TEST_F(TraceExport, BothFormatsCountTheSameMemory) {
   const Json json = Json::parse(written("t.json", trace_, plan_));
   const auto counters = events(json, "C");
   for (uint32_t r = 0; r < 4; ++r) {
-    const PerfettoTrack& t = file.track(fmt::format("rank {} (pp {}, dp {})", r, r / 2, r % 2), "reserved memory");
+    const PerfettoTrack& t = file.track(fmt::format("rank {} (pp {}, dp {})", r, r / 2, r % 2), "planned memory");
     size_t i = 0;
     for (const Json& e : counters) {
       if (e.at("pid") != r) continue;
