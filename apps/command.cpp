@@ -66,15 +66,18 @@ CLI::Validator number_between(double least, double most) {
       "");
 }
 
-CLI::Validator count_to(int64_t most) {
+CLI::Validator whole_between(int64_t least, int64_t most) {
   return CLI::Validator(
-      [most](std::string& text) {
+      [least, most](std::string& text) {
         const auto n = parse_int(text);
-        return n && *n >= 1 && *n <= most ? std::string()
-                                          : fmt::format("'{}' is not a whole number from 1 to {}", text, most);
+        return n && *n >= least && *n <= most
+                   ? std::string()
+                   : fmt::format("'{}' is not a whole number from {} to {}", text, least, most);
       },
       "");
 }
+
+CLI::Validator count_to(int64_t most) { return whole_between(1, most); }
 
 const std::string& command_line() { return command_line_text(); }
 const std::vector<std::string>& command_words() { return words(); }

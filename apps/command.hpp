@@ -37,6 +37,7 @@ int write_out(std::string_view text);
 
 /// Checks of numbers on the command line, as strict as the readers of files: whole text, in range, no NaN.
 CLI::Validator number_between(double least, double most);
+CLI::Validator whole_between(int64_t least, int64_t most);
 CLI::Validator count_to(int64_t most);  // whole, from 1
 
 /// "windtunnel simulate job.yaml --json", for traces.

@@ -358,6 +358,8 @@ int start(Options o) {
 
 const Register registration(15, [](CLI::App& parent, int& exit) {
   auto o = std::make_shared<Options>();
+  constexpr int64_t kMost = int64_t{1} << 31;  // steps
+  constexpr double kLeast = 1e-12;             // of what must not be zero
   CLI::App* app = parent.add_subcommand("run", "execute the plan on real devices and train: loss, time, trace");
   o->job.add_to(*app);
   app->add_option(
@@ -366,29 +368,31 @@ const Register registration(15, [](CLI::App& parent, int& exit) {
          "the default is what this process finds itself to be")
       ->check(CLI::IsMember({"inproc", "mpi"}))
       ->type_name("KIND");
-  app->add_option("--steps", o->steps, "measured steps")->check(CLI::PositiveNumber)->type_name("N");
-  app->add_option("--warmup", o->warmup, "steps before them")->check(CLI::NonNegativeNumber)->type_name("N");
+  app->add_option("--steps", o->steps, "measured steps")->check(count_to(kMost))->type_name("N");
+  app->add_option("--warmup", o->warmup, "steps before them")->check(whole_between(0, kMost))->type_name("N");
   app->add_option("--threads", o->threads, "threads of a rank that share a kernel, each pinned to a core")
-      ->check(CLI::Range(1, 1024))
+      ->check(count_to(1024))
       ->type_name("N");
   app->add_option("--data", o->data,
                   "what is trained on: pattern (a made-up language), random, or a file, byte by byte")
       ->type_name("WORD|FILE");
-  app->add_option("--rate", o->rate.peak, "learning rate after warm-up")->check(CLI::PositiveNumber)->type_name("X");
+  app->add_option("--rate", o->rate.peak, "learning rate after warm-up")
+      ->check(number_between(kLeast, 1e6))
+      ->type_name("X");
   app->add_option("--rate-floor", o->rate.floor, "learning rate at the end of the cosine")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_between(0, 1e6))
       ->type_name("X");
   app->add_option("--rate-warmup", o->rate.warmup, "steps over which the learning rate rises")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_between(0, kMost))
       ->type_name("N");
   app->add_option("--rate-steps", o->rate.total, "steps after which it has fallen to the floor; 0: it stays")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_between(0, kMost))
       ->type_name("N");
   app->add_option("--floats", o->floats, "all floating-point storage in this type in place of the plan's")
       ->check(CLI::IsMember({"f64", "f32"}))
       ->type_name("TYPE");
   app->add_option("--timeout", o->timeout, "seconds that a rank may wait for another")
-      ->check(CLI::PositiveNumber)
+      ->check(number_between(kLeast, 1e7))
       ->type_name("S");
   app->add_option("--trace", o->trace,
                   "write the timeline: .wttrace (native), .pftrace (ui.perfetto.dev), .json or .json.gz")
@@ -396,10 +400,10 @@ const Register registration(15, [](CLI::App& parent, int& exit) {
   app->add_option("--checkpoint", o->checkpoint.root, "folder of checkpoints; the state after the last step is saved")
       ->type_name("FOLDER");
   app->add_option("--checkpoint-every", o->checkpoint.every, "steps between checkpoints while the run goes on")
-      ->check(CLI::PositiveNumber)
+      ->check(count_to(kMost))
       ->type_name("N");
   app->add_option("--checkpoint-keep", o->checkpoint.keep, "newest checkpoints that stay")
-      ->check(CLI::PositiveNumber)
+      ->check(count_to(1 << 20))
       ->type_name("N");
   app->add_flag("--checkpoint-async", o->checkpoint.asynchronous, "write them while the training goes on");
   app->add_flag("--resume", o->checkpoint.resume,
@@ -407,7 +411,7 @@ const Register registration(15, [](CLI::App& parent, int& exit) {
   app->add_flag("--elastic", o->elastic,
                 "start the ranks through the launcher, and again on those that are left when some die");
   app->add_option("--restarts", o->elasticity.restarts, "how often at most")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_between(0, 1 << 20))
       ->type_name("N");
   app->add_option("--launcher", o->elasticity.launcher, "mpirun or srun, with words of its own")->type_name("WORDS");
   app->add_flag("--json", o->json, "steps and median as JSON (stable keys with units)");

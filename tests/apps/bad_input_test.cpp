@@ -39,6 +39,15 @@ TEST_F(BadInput, NumbersOfTheCommandLine) {
       {"audit --gpu h100 --tflops 1e308", "--tflops: '1e308' is not a number from"},
       {"audit --model llama3-8b --seq-len 1e30 --tokens 1e12 --gpus 8 --days 1", "--seq-len: '1e30'"},
       {"simulate examples/tiny-gpt.yaml --nodes 9223372036854775807", "--nodes: '9223372036854775807' is not a whole"},
+      {"run examples/tiny-gpt.yaml --steps 1.5", "--steps: '1.5' is not a whole number from 1 to 2147483648"},
+      {"run examples/tiny-gpt.yaml --steps nan", "--steps: 'nan' is not a whole number"},
+      {"run examples/tiny-gpt.yaml --warmup -1", "--warmup: '-1' is not a whole number from 0"},
+      {"run examples/tiny-gpt.yaml --threads 0", "--threads: '0' is not a whole number from 1 to 1024"},
+      {"run examples/tiny-gpt.yaml --rate nan", "--rate: 'nan' is not a number from 1e-12 to 1e+06"},
+      {"run examples/tiny-gpt.yaml --rate-floor inf", "--rate-floor: 'inf' is not a number"},
+      {"run examples/tiny-gpt.yaml --timeout nan", "--timeout: 'nan' is not a number"},
+      {"diff a.wttrace b.wttrace --warm-up -1", "--warm-up: '-1' is not a whole number from 0 to 2147483648"},
+      {"diff a.wttrace b.wttrace --rows 0", "--rows: '0' is not a whole number from 1 to 1048576"},
       {"validate x.yaml --threads -1", "--threads: '-1' is not a whole number from 1 to 1024"},
   };
   for (const Wrong& w : table) expect(w);
