@@ -16,7 +16,7 @@ namespace {
 struct Options {
   std::string a, b;
   std::vector<std::string> set, set_a, set_b;
-  bool json = false, csv = false, markdown = false;
+  bool json = false, csv = false, markdown = false, full = false;
   int64_t warm_up = 0;
   int64_t rows = 10;
 };
@@ -86,11 +86,11 @@ int diff(const Options& o) {
     if (!traces) return fail(traces.errors(), kBadInput);
     result = std::move(traces.value());
   }
-  const auto rows = static_cast<size_t>(o.rows);
+  const study::DiffListing listing{static_cast<size_t>(o.rows), o.full};
   return write_out(o.json       ? study::print_diff_json(*result)
                    : o.csv      ? study::print_diff_csv(*result)
-                   : o.markdown ? study::print_diff_markdown(*result, rows)
-                                : study::print_diff_screen(*result, rows));
+                   : o.markdown ? study::print_diff_markdown(*result, listing)
+                                : study::print_diff_screen(*result, listing));
 }
 
 const Register registration(30, [](CLI::App& parent, int& exit) {
@@ -106,11 +106,12 @@ const Register registration(30, [](CLI::App& parent, int& exit) {
   set("--set-b", o->set_b, "replace a key of job B");
   app->add_option("--warm-up", o->warm_up,
                   "first steps of a measured trace that are left out, beside the warm-up of the run itself")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
+      ->check(whole_between(0, int64_t{1} << 31))
       ->type_name("N");
   app->add_option("--rows", o->rows, "rows that are shown of the long tables")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->check(count_to(1 << 20))
       ->type_name("N");
+  app->add_flag("--full", o->full, "every row of every table; else rows that are nearly alike are shown as one");
   auto* json = app->add_flag("--json", o->json, "everything as JSON (stable keys with units)");
   auto* csv = app->add_flag("--csv", o->csv, "a row for each compared value");
   auto* markdown = app->add_flag("--markdown", o->markdown, "tables for a report");

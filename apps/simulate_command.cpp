@@ -18,7 +18,7 @@ namespace {
 
 struct Options {
   JobOptions job;
-  bool json = false, csv = false, markdown = false, explain = false, all_ranks = false;
+  bool json = false, csv = false, markdown = false, explain = false, full = false, all_ranks = false;
   std::string trace, formula = "model_causal";
 };
 
@@ -85,7 +85,8 @@ int simulate(const Options& o) {
                      : o.csv      ? report::print_csv(sheet)
                      : o.markdown ? report::print_markdown(sheet)
                                   : report::print_screen(sheet);
-  if (o.explain) text += "\n" + study::explain_step(r, models.value());
+  if (o.explain)
+    text += "\n" + study::explain_step(r, models.value(), o.full ? study::Listing::full : study::Listing::grouped);
   if (const int code = write_out(text); code != kOk) return code;
   return r.report.memory.fits == "out_of_memory" ? kDoesNotFit : kOk;
 }
@@ -99,6 +100,7 @@ const Register registration(10, [](CLI::App& parent, int& exit) {
   auto* markdown = app->add_flag("--markdown", o->markdown, "tables for a proposal");
   auto* explain =
       app->add_flag("--explain", o->explain, "below the screen: every term with formula, inputs and source");
+  app->add_flag("--full", o->full, "with --explain: every line, nothing grouped")->needs(explain);
   csv->excludes(json);
   markdown->excludes(json)->excludes(csv);
   explain->excludes(json)->excludes(csv)->excludes(markdown);

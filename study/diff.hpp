@@ -75,9 +75,15 @@ Diff diff_jobs(const std::string& name_a, const JobResult& a, const std::string&
 /// What two plans differ in, in words, the mesh first: "axis tp: 2 | 4", "first line of the plan that differs ...".
 std::vector<std::string> plan_differences(const plan::Plan& a, const plan::Plan& b);
 
-/// `rows`: of the tables that may be long, the rows furthest apart that are shown.
-std::string print_diff_screen(const Diff&, size_t rows = 10);
-std::string print_diff_markdown(const Diff&, size_t rows = 10);
+/// What people are shown of it.
+struct DiffListing {
+  size_t rows = 10;  // of the tables that may be long, those furthest apart
+  bool full =
+      false;  // every row for itself; else rows that say nearly the same of other ranks, stages or buckets are one,
+              // with their count, least and most
+};
+std::string print_diff_screen(const Diff&, const DiffListing& = {});
+std::string print_diff_markdown(const Diff&, const DiffListing& = {});
 /// Everything.
 std::string print_diff_json(const Diff&);
 /// table,key,unit,a,b,difference,relative,note: a row for each value.

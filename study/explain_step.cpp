@@ -107,72 +107,150 @@ void terms(std::string& out, const JobResult& r) {
   for (const auto& t : used) out += fmt::format("    {}: {}\n", t.key, t.meaning);
 }
 
-void kernels(std::string& out, const std::vector<Line>& lines, const sim::Models& models) {
+/// "dp reduce-scatter 12" -> "dp reduce-scatter": lines of one name but for a number behind it come together.
+std::string_view unnumbered(std::string_view name) {
+  const size_t end = name.find_last_not_of("0123456789");
+  return end != std::string_view::npos && name[end] == ' ' ? name.substr(0, end) : name;
+}
+
+/// "1.08 ms", or "1.08 ms - 1.41 ms" of several.
+template <class Text>
+std::string range_text(double least, double most, Text text) {
+  const std::string low = text(least), high = text(most);
+  return low == high ? low : low + " - " + high;
+}
+
+/// One line of a table or, in the short form, all lines of one name.
+struct Row {
+  std::string name;                // without its number
+  std::string first;               // with it
+  std::vector<std::string> cells;  // of the line that takes longest: what is not added up
+  int64_t lines = 0, runs = 0;
+  double seconds = 0, longest = 0;
+  double least_each = 0, most_each = 0, least_bytes = 0, most_bytes = 0, least_flops = 0, most_flops = 0;
+
+  std::string title() const { return lines > 1 ? fmt::format("{} ({} alike)", name, lines) : first; }
+  std::string each() const {
+    return range_text(least_each, most_each, [](double s) { return time_text(s); });
+  }
+  std::string bytes() const { return range_text(least_bytes, most_bytes, scaled); }
+  std::string flops() const { return range_text(least_flops, most_flops, scaled); }
+};
+
+class Rows {
+ public:
+  explicit Rows(Listing listing) : listing_(listing) {}
+  /// `same`: what must agree beside the name.
+  void add(const std::string& name, std::string_view same, int64_t runs, double each, double flops, double bytes,
+           std::vector<std::string> cells) {
+    const std::string key =
+        listing_ == Listing::full ? fmt::format("{}", rows_.size()) : fmt::format("{}\n{}", unnumbered(name), same);
+    const auto [at, fresh] = index_.try_emplace(key, rows_.size());
+    if (fresh)
+      rows_.push_back({std::string(unnumbered(name)), name, {}, 0, 0, 0, -1, each, each, bytes, bytes, flops, flops});
+    Row& r = rows_[at->second];
+    ++r.lines;
+    r.runs += runs;
+    r.seconds += each * static_cast<double>(runs);
+    r.least_each = std::min(r.least_each, each), r.most_each = std::max(r.most_each, each);
+    r.least_bytes = std::min(r.least_bytes, bytes), r.most_bytes = std::max(r.most_bytes, bytes);
+    r.least_flops = std::min(r.least_flops, flops), r.most_flops = std::max(r.most_flops, flops);
+    if (each * static_cast<double>(runs) > r.longest) {
+      r.longest = each * static_cast<double>(runs);
+      r.cells = std::move(cells);
+    }
+  }
+  std::vector<Row>& rows() { return rows_; }
+  bool grouped() const {
+    return std::any_of(rows_.begin(), rows_.end(), [](const Row& r) { return r.lines > 1; });
+  }
+
+ private:
+  Listing listing_;
+  std::vector<Row> rows_;
+  std::map<std::string, size_t> index_;
+};
+
+constexpr std::string_view kGrouped =
+    "    (n alike): lines of one name, least - most; shape and model of the longest; every line with --full\n";
+
+void kernels(std::string& out, const std::vector<Line>& lines, const sim::Models& models, Listing listing) {
   out +=
       "\nKernels of the critical rank, alone on the device, largest first (work: core/lower/work.cpp; "
       "docs/kernels.md)\n";
-  report::Table table(
-      {"op", "runs", "each", "in all", "FLOPs", "bytes", "dtype", "bound", "of peak", "shape", "source"});
-  std::vector<std::pair<double, std::vector<std::string>>> rows;
+  Rows rows(listing);
   for (const Line& l : lines) {
     const auto* c = std::get_if<plan::Compute>(&l.op->body);
     if (!c) continue;
     const sim::CostEstimate e = models.compute.estimate(*c);
     std::string name = l.op->name;
-    if (l.op->phase == plan::Phase::recompute) name += " again";
-    rows.push_back(
-        {e.time.seconds() * static_cast<double>(l.count),
-         {name, with_commas(l.count), time_text(e.time), time_text(e.time.seconds() * static_cast<double>(l.count)),
-          scaled(c->work.flops), scaled(static_cast<double>(c->work.bytes_read + c->work.bytes_written)),
-          std::string(spelled(c->dtype)), std::string(to_text(e.bound)), fmt::format("{:.0f} %", e.efficiency * 100),
-          shape_text(*c), std::string(e.source)}});
+    const bool again = l.op->phase == plan::Phase::recompute;
+    if (again) name += " again";
+    rows.add(name, fmt::format("{} {}", static_cast<int>(c->kernel), spelled(c->dtype)), l.count, e.time.seconds(),
+             c->work.flops, static_cast<double>(c->work.bytes_read + c->work.bytes_written),
+             {std::string(spelled(c->dtype)), std::string(to_text(e.bound)),
+              fmt::format("{:.0f} %", e.efficiency * 100), shape_text(*c), std::string(e.source)});
   }
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (auto& [seconds, row] : rows) table.add(std::move(row));
+  std::stable_sort(rows.rows().begin(), rows.rows().end(),
+                   [](const Row& a, const Row& b) { return a.seconds > b.seconds; });
+  report::Table table(
+      {"op", "runs", "each", "in all", "FLOPs", "bytes", "dtype", "bound", "of peak", "shape", "source"});
+  for (const Row& r : rows.rows())
+    table.add({r.title(), with_commas(r.runs), r.each(), time_text(r.seconds), r.flops(), r.bytes(), r.cells[0],
+               r.cells[1], r.cells[2], r.cells[3], r.cells[4]});
   out += table.text();
+  if (rows.grouped()) out += kGrouped;
   out += fmt::format("  gap of the device between kernels {}\n", time_text(models.compute.device_gap()));
 }
 
-void transfers(std::string& out, const JobResult& r, const std::vector<Line>& lines, const sim::Models& models) {
+void transfers(std::string& out, const JobResult& r, const std::vector<Line>& lines, const sim::Models& models,
+               Listing listing) {
   out += "\nTransfers of the critical rank\n";
-  report::Table table({"op", "runs", "each", "in all", "bytes", "group", "nodes", "algorithm", "protocol", "channels",
-                       "latency", "bandwidth"});
-  bool any = false;
+  Rows rows(listing);
+  const RankId rank{r.report.critical_rank};
   for (const Line& l : lines) {
-    const RankId rank{r.report.critical_rank};
     if (const auto* c = std::get_if<plan::Collective>(&l.op->body)) {
       const auto members = plan::group_members(r.plan.mesh, r.plan.group(c->group), rank);
       if (members.size() < 2) continue;
       const sim::GroupShape shape = models.collective.shape_of(members);
       const auto e = models.collective.estimate(c->kind, c->reduction, c->dtype, c->bytes, shape);
-      table.add({l.op->name, with_commas(l.count), time_text(e.time),
-                 time_text(e.time.seconds() * static_cast<double>(l.count)),
-                 scaled(static_cast<double>(c->bytes)) + "B",
-                 fmt::format("{} of {}", r.plan.group(c->group).name, members.size()), std::to_string(shape.nodes),
-                 std::string(sim::to_text(e.algorithm)), std::string(sim::to_text(e.protocol)),
-                 std::to_string(e.channels), time_text(e.latency_seconds), scaled(e.bandwidth) + "B/s"});
-      any = true;
+      const std::string group = fmt::format("{} of {}", r.plan.group(c->group).name, members.size());
+      rows.add(l.op->name, group, l.count, e.time.seconds(), 0, static_cast<double>(c->bytes),
+               {group, std::to_string(shape.nodes), std::string(sim::to_text(e.algorithm)),
+                std::string(sim::to_text(e.protocol)), std::to_string(e.channels), time_text(e.latency_seconds),
+                scaled(e.bandwidth) + "B/s"});
     } else if (const auto* s = std::get_if<plan::Send>(&l.op->body)) {
       // The chunk decides the peer only in name: neighbours of one direction are alike.
       const plan::Direction d = s->to;
       for (int64_t chunk = 0; chunk < std::max<int64_t>(1, r.plan.placement.chunks); ++chunk)
         if (const auto peer = plan::peer_of(r.plan, rank, chunk, d)) {
           const auto e = models.collective.estimate_message(s->bytes, rank, peer->rank);
-          table.add({l.op->name, with_commas(l.count), time_text(e.time),
-                     time_text(e.time.seconds() * static_cast<double>(l.count)),
-                     scaled(static_cast<double>(s->bytes)) + "B", fmt::format("to rank {}", peer->rank.v), "",
-                     "message", std::string(sim::to_text(e.protocol)), "", time_text(e.latency_seconds),
-                     scaled(e.bandwidth) + "B/s"});
-          any = true;
+          const std::string to = fmt::format("to rank {}", peer->rank.v);
+          rows.add(l.op->name, to, l.count, e.time.seconds(), 0, static_cast<double>(s->bytes),
+                   {to, "", "message", std::string(sim::to_text(e.protocol)), "", time_text(e.latency_seconds),
+                    scaled(e.bandwidth) + "B/s"});
           break;
         }
     }
   }
-  out += any ? table.text() : "  none\n";
-  if (any)
-    out +=
-        "    time = latency + bytes / bandwidth; bytes as nccl-tests counts them; NCCL's own choice "
-        "(docs/collectives.md)\n";
+  if (rows.rows().empty()) {
+    out += "  none\n";
+    return;
+  }
+  report::Table table({"op", "runs", "each", "in all", "bytes", "group", "nodes", "algorithm", "protocol", "channels",
+                       "latency", "bandwidth"});
+  for (const Row& row : rows.rows()) {
+    std::vector<std::string> cells = {
+        row.title(), with_commas(row.runs), row.each(), time_text(row.seconds),
+        range_text(row.least_bytes, row.most_bytes, [](double b) { return scaled(b) + "B"; })};
+    cells.insert(cells.end(), row.cells.begin(), row.cells.end());
+    table.add(std::move(cells));
+  }
+  out += table.text();
+  if (rows.grouped()) out += kGrouped;
+  out +=
+      "    time = latency + bytes / bandwidth; bytes as nccl-tests counts them; NCCL's own choice "
+      "(docs/collectives.md)\n";
 }
 
 void memory(std::string& out, const JobResult& r) {
@@ -201,7 +279,7 @@ void memory(std::string& out, const JobResult& r) {
 
 }  // namespace
 
-std::string explain_step(const JobResult& r, const sim::Models& models) {
+std::string explain_step(const JobResult& r, const sim::Models& models, Listing listing) {
   // Ops of the critical rank's step, by content: blocks of equal ops (with and without reduction) come together.
   const plan::Program& program = r.plan.programs[plan::program_of(r.plan, RankId{r.report.critical_rank}).v];
   std::map<uint32_t, int64_t> runs;
@@ -221,8 +299,8 @@ std::string explain_step(const JobResult& r, const sim::Models& models) {
   std::string out;
   formulas(out, r);
   terms(out, r);
-  kernels(out, lines, models);
-  transfers(out, r, lines, models);
+  kernels(out, lines, models, listing);
+  transfers(out, r, lines, models, listing);
   memory(out, r);
   return out;
 }

@@ -70,6 +70,28 @@ TEST_F(Program, TheScreenStartsWithTheAnswerAndIsNarrow) {
   for (std::string line; std::getline(text, line);) EXPECT_TRUE(line.empty() || line.back() != ' ') << line;
 }
 
+TEST_F(Program, ExplainTellsBucketsInOneLineUnlessAskedForAll) {
+  const std::string words = "simulate examples/llama2-7b-8-a100.yaml --explain";
+  const Outcome grouped = run(words), full = run(words + " --full");
+  ASSERT_EQ(grouped.code, 0) << grouped.err;
+  ASSERT_EQ(full.code, 0) << full.err;
+  EXPECT_LT(2 * lines_of(grouped.out),
+            lines_of(full.out) + lines_of(run("simulate examples/llama2-7b-8-a100.yaml").out));
+  EXPECT_TRUE(has(grouped.out, " alike)"));
+  EXPECT_FALSE(has(full.out, " alike)"));
+  EXPECT_EQ(run("simulate examples/tiny-gpt.yaml --full").code, 2);  // of --explain only
+}
+
+TEST_F(Program, TheSameWorkUnderAnotherNameIsTheSamePlan) {
+  std::ofstream(folder_ / "other.yaml") << slurp(fs::path(WT_SOURCE_DIR) / "examples/tiny-gpt.yaml");
+  const std::string other = in_folder("other.yaml") + " --cluster examples/tiny-cluster.yaml";
+  EXPECT_EQ(run("plan " + other + " --digest").out, run("plan examples/tiny-gpt.yaml --digest").out);
+  const std::string a = in_folder("a.wttrace"), b = in_folder("b.wttrace");
+  ASSERT_EQ(run("simulate " + other + " --trace " + a).code, 0);
+  ASSERT_EQ(run("simulate examples/tiny-gpt.yaml --trace " + b).code, 0);
+  EXPECT_EQ(run("diff " + a + " " + b).code, 0);
+}
+
 TEST_F(Program, TheRateOfASmallMachineHasDigits) {
   for (const char* job : {"examples/small-gpt-2-cpu.yaml", "examples/tiny-gpt.yaml"})
     for (const char* form : {"", " --explain"}) {
@@ -77,8 +99,8 @@ TEST_F(Program, TheRateOfASmallMachineHasDigits) {
       ASSERT_EQ(r.code, 0) << r.err;
       std::istringstream text(r.out);
       for (std::string line; std::getline(text, line);)
-        if (has(line, "FLOP/s"))
-          for (const char* lost : {" 0 of ", " of 0 ", " 0.0 TFLOP/s"}) EXPECT_FALSE(has(line, lost)) << line;
+        for (const char* lost : {" 0 of ", " of 0 ", " 0.0 TFLOP/s"})
+          EXPECT_FALSE(has(line, "FLOP/s") && has(line, lost)) << line;
     }
   EXPECT_TRUE(has(run("simulate examples/small-gpt-2-cpu.yaml").out, " GFLOP/s per GPU"));
 }

@@ -146,7 +146,7 @@ TEST(DiffTraces, AnOpThatTookLongerIsNamedWithItsPlace) {
     EXPECT_NEAR(row.difference(), -1e-3 / 4, 1e-12);  // mean of the 4 ranks of the stage
   }
   EXPECT_EQ(apart, 1);
-  const std::string screen = print_diff_screen(d, 3);
+  const std::string screen = print_diff_screen(d, {.rows = 3});
   EXPECT_THAT(screen, HasSubstr("the 3 of"));
   EXPECT_THAT(screen, HasSubstr("layer " + std::to_string(layer_of_model)));
 }
@@ -224,6 +224,28 @@ TEST(PlannedPeak, IsThatOfTheReport) {
   const Predicted r = run_of();
   const report::MemoryReport& m = r.result.report.memory;
   EXPECT_EQ(report::planned_peak(r.plan, RankId{m.peak_rank}), m.stages[m.peak_stage].peak);
+}
+
+/// Rows of a wide job that say the same of other ranks are one on the screen; what stands out stays alone; JSON has all.
+TEST(DiffPrint, RowsThatAreNearlyAlikeAreOne) {
+  Diff d;
+  DiffTable memory{"memory", "Memory", DiffUnit::bytes, {}};
+  constexpr double kGib = 1073741824.0;
+  for (int rank = 0; rank < 1024; ++rank)
+    memory.rows.push_back({fmt::format("rank {}", rank), "", (40 + rank % 5 * 0.1) * kGib, 41 * kGib, ""});
+  memory.rows[700].b = 60 * kGib;
+  d.tables.push_back(memory);
+  for (int rank = 0; rank < 300; ++rank) d.notes.push_back(fmt::format("rank {} is in one trace only", rank));
+  const std::string screen = print_diff_screen(d);
+  EXPECT_LT(std::count(screen.begin(), screen.end(), '\n'), 15) << screen;
+  EXPECT_THAT(screen, HasSubstr("rank 0-1023 (1,023 rows)"));
+  EXPECT_THAT(screen, HasSubstr("40.00 GiB - 40.40 GiB"));
+  EXPECT_THAT(screen, HasSubstr("rank 700 "));
+  EXPECT_THAT(screen, HasSubstr("rank 0 is in one trace only (and 299 more like it)"));
+  const std::string full = print_diff_screen(d, {.full = true});
+  EXPECT_GT(std::count(full.begin(), full.end(), '\n'), 1024 + 300);
+  EXPECT_THAT(full, HasSubstr("rank 512 "));
+  EXPECT_EQ(nlohmann::json::parse(print_diff_json(d)).at("memory").size(), 1024u);
 }
 
 TEST(DiffJobs, KeysTermsAndMemoryAreJoined) {
