@@ -79,7 +79,8 @@ std::vector<std::string> warnings_of(const JobResult& r) {
 }
 
 std::vector<std::string> assumptions_of(const JobResult& r) {
-  std::vector<std::string> out = r.plan.assumptions;
+  std::vector<std::string> out = r.job.assumptions;
+  out.insert(out.end(), r.plan.assumptions.begin(), r.plan.assumptions.end());
   const DeviceSpec& d = r.job.cluster.device;
   if (d.kernels.empty()) out.push_back(fmt::format("kernel times: roofline of {}; no measured curves for it", d.name));
   if (r.job.training.fragmentation == 0)

@@ -40,7 +40,7 @@ void make_sizes(Context& c) {
   n.padded_vocab = round_up(m.vocab, tr.vocab_multiple * n.t);
   n.vocab = n.padded_vocab / n.t;
   n.micro_batches = tr.global_batch / (tr.micro_batch * n.dp);
-  c.act = tr.param_dtype;
+  c.act = working_dtype(tr);
   c.grad = has_units(st) ? c.act : st.gradient_dtype;
   c.fresh_gradients = has_units(st);
 }

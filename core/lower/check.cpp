@@ -220,6 +220,28 @@ void check_data(const JobSpec& j, Faults& f) {
   }
 }
 
+/// Products and the weights they read. Any other pair would be priced as something that it is not.
+void check_precision(const JobSpec& j, Faults& f) {
+  const TrainingSpec& t = j.training;
+  const DataParallel kind = j.strategy.data_parallel;
+  const bool fsdp = kind == DataParallel::fsdp || kind == DataParallel::fsdp2;
+  bool legal = false;
+  switch (t.compute_dtype) {
+    case DType::f32: legal = t.param_dtype == DType::f32; break;
+    case DType::f8: legal = t.param_dtype == DType::bf16 || t.param_dtype == DType::f16; break;
+    case DType::bf16:
+    case DType::f16: legal = t.param_dtype == t.compute_dtype || (fsdp && t.param_dtype == DType::f32); break;
+    default: break;
+  }
+  if (legal) return;
+  f.add("training.param_dtype", "{} weights under {} products cannot be planned with data_parallel: {}",
+        spelled(t.param_dtype), spelled(t.compute_dtype), to_text(kind));
+  f.hint(
+      "legal as compute_dtype with param_dtype: bf16 with bf16, fp16 with fp16, fp8 with bf16 or fp16, fp32 with "
+      "fp32 (master_weights: true keeps fp32 copies in the optimizer); data_parallel: fsdp and fsdp2 also keep fp32 "
+      "weights and gather them in bf16 or fp16");
+}
+
 /// Byte counts of a plan are 64-bit integers: refuses what they could not hold, long before a device could.
 void check_size(const JobSpec& j, Faults& f) {
   const auto& m = j.model;
@@ -320,6 +342,7 @@ Diagnostics check_job(const JobSpec& job) {
   check_batch(job, f);
   check_pipeline(job, f);
   check_data(job, f);
+  check_precision(job, f);
   check_units(job, f);
   check_size(job, f);
   return f.take();

@@ -47,8 +47,8 @@ Requests::Requests(const JobSpec& job, const plan::Plan& plan, const std::vector
       device_(device),
       tensors_(job.strategy.data_parallel == DataParallel::zero1 ||
                job.strategy.gradient_copies == GradientCopies::flat_step),
-      low_(job.strategy.gradient_dtype == DType::f32 && job.training.param_dtype != DType::f32),
-      low_dtype_(job.training.param_dtype),
+      low_(job.strategy.gradient_dtype == DType::f32 && working_dtype(job.training) != DType::f32),
+      low_dtype_(working_dtype(job.training)),
       skipped_(plan.buffers.size()),
       first_(plan.buffers.size()),
       blocks_(plan.blocks.size()) {

@@ -97,7 +97,7 @@ void describe(V& v, DeviceSpec& d) {
   v.rate("memory_bandwidth", d.memory_bandwidth, kRequired);
   v.bytes("l2_cache", d.l2_cache, kOptional);
   v.integer("multiprocessors", d.multiprocessors, kCount, kRequired);
-  v.quantity(Quantity::frequency, "clock", d.clock_hz, kRequired);
+  v.quantity(Quantity::frequency, "clock", d.clock_hz, kOptional);
   v.quantity(Quantity::power, "power", d.power_watts, kOptional);
   v.peaks("peak", d.peak, kRequired);
   v.text("kernels", d.kernels, kOptional);

@@ -6,6 +6,8 @@
 
 #include "core/base/file.hpp"
 #include "core/spec/data_dir.hpp"
+#include "core/spec/foreign.hpp"
+#include "core/spec/frameworks.hpp"
 #include "core/spec/hf_config.hpp"
 #include "core/spec/map_reader.hpp"
 #include "core/spec/parameters.hpp"
@@ -439,7 +441,7 @@ Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<cons
 
   JobSpec job;
   job.name = fs::path(file).stem().string();
-  constexpr std::array<std::string_view, 5> kKeys = {"name", "model", "cluster", "strategy", "training"};
+  constexpr std::array<std::string_view, 6> kKeys = {"name", "framework", "model", "cluster", "strategy", "training"};
   for (const Entry& e : root.entries)
     if (std::find(kKeys.begin(), kKeys.end(), e.key) == kKeys.end())
       context.faults.push_back(
@@ -451,6 +453,7 @@ Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<cons
       context.faults.push_back({e->value.place, "name", "is not a text", ""});
     }
   }
+  apply_framework(root, context.faults, context.errors, job.assumptions);
   // Each section is checked on its own, so that a fault in one does not hide faults in the others.
   auto section = [&](const char* key, bool required, auto read) {
     const Entry* e = root.find(key);
@@ -533,8 +536,10 @@ Result<TrainingSpec> parse_training(std::string_view text, const std::string& fi
 }
 
 Result<JobSpec> parse_job(std::string_view text, const std::string& file, std::span<const std::string> overrides) {
+  if (auto foreign = foreign_text(text, file)) return *foreign;
   Result<Node> root = tree::parse_yaml(text, file_source(file));
   if (!root.ok()) return root.errors();
+  if (auto foreign = foreign_map(root.value(), file)) return *foreign;
   return read_job_tree(std::move(root.value()), file, overrides);
 }
 

@@ -28,7 +28,8 @@ Result<DeviceSpec> read_device(const std::string& name_or_path);
 
 /// `overrides` are texts like "strategy.tensor=4", "cluster.nodes=16", "cluster=dgx-a100-80",
 /// "cluster.fabric.nic_bandwidth=25 GB/s", "model.layers=12", applied in order. "cluster=X" keeps the `nodes` of the
-/// file; paths in an override are relative to the working directory. Warnings are in JobSpec::warnings.
+/// file; paths in an override are relative to the working directory. Warnings are in JobSpec::warnings. A job with the key
+/// `framework` has that framework's defaults (core/spec/frameworks.hpp), listed in JobSpec::assumptions.
 Result<JobSpec> read_job(const std::string& path, std::span<const std::string> overrides = {});
 
 /// From text; `file` names it in diagnostics, and relative paths in it are relative to its directory.

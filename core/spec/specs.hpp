@@ -96,7 +96,7 @@ struct DeviceSpec {
   BytesPerSecond memory_bandwidth;
   Bytes l2_cache;
   int64_t multiprocessors = 0;  // SM or CU
-  double clock_hz = 0;
+  double clock_hz = 0;  // boost clock, for the record: `peak` has it in it; nothing computes with it; 0: not given
   double power_watts = 0;
   std::map<DType, FlopsPerSecond> peak;
   std::string kernels;   // name of a file in data/kernels: measured curves; "" = roofline only
@@ -275,8 +275,8 @@ enum class NormKernel : uint8_t {
 struct TrainingSpec {
   int64_t micro_batch = 1, global_batch = 1;  // sequences
   int64_t seq_len = 0;
-  DType compute_dtype = DType::bf16;  // of matrix products
-  DType param_dtype = DType::bf16;    // of the weights that compute reads
+  DType compute_dtype = DType::bf16;  // of matrix products and of all kernels beside them (fp8: only of products)
+  DType param_dtype = DType::bf16;    // of the weights as they are kept between their uses
   bool master_weights = true;         // fp32 copy in the optimizer
   OptimizerKind optimizer = OptimizerKind::adam;
   DType moment_dtype = DType::f32;
@@ -301,13 +301,19 @@ struct TrainingSpec {
   bool operator==(const TrainingSpec&) const = default;
 };
 
+/// Of activations, and of weights as kernels read them: that of the products, or what is beside fp8 products.
+constexpr DType working_dtype(const TrainingSpec& t) {
+  return t.compute_dtype == DType::f8 ? t.param_dtype : t.compute_dtype;
+}
+
 struct JobSpec {
   std::string name;
   ModelSpec model;
   ClusterSpec cluster;
   StrategySpec strategy;
   TrainingSpec training;
-  std::vector<std::string> warnings;  // of the readers: what a file says that has no effect here
+  std::vector<std::string> warnings;     // of the readers: what a file says that has no effect here
+  std::vector<std::string> assumptions;  // of the readers: what `framework` filled in
   bool operator==(const JobSpec&) const = default;
 };
 

@@ -70,7 +70,10 @@ bool keeps_across_micro_batches(const Context& c) {
 
 DType wire_dtype(const Context& c) { return c.strategy().gradient_dtype; }
 
-DType kept_dtype(const Context& c) { return is_fsdp(c.strategy()) && c.training().master_weights ? DType::f32 : c.act; }
+DType kept_dtype(const Context& c) {
+  const TrainingSpec& t = c.training();
+  return is_fsdp(c.strategy()) && (t.master_weights || t.param_dtype == DType::f32) ? DType::f32 : c.act;
+}
 
 int64_t layer_elements(const Context& c) {
   int64_t n = 0;

@@ -277,5 +277,38 @@ TEST(Units, IllegalJobsNameKeyAndLegalValues) {
   }
 }
 
+TEST(Units, WeightsKeptInFp32UnderSixteenBitProductsAreFsdpsShards) {
+  for (const DataParallel kind : {DataParallel::fsdp, DataParallel::fsdp2}) {
+    JobSpec usual = job(kind), kept = job(kind);
+    kept.training.param_dtype = DType::f32;
+    kept.training.master_weights = false;  // the shards are the fp32 weights, there is no second copy to leave out
+    EXPECT_EQ(lowered(kept), lowered(usual));
+  }
+}
+
+TEST(Units, OtherPairsOfWeightsAndProductsAreRefusedWithTheLegalOnes) {
+  struct Row {
+    DataParallel kind;
+    DType compute, param;
+  };
+  const Row rows[] = {
+      {DataParallel::ddp, DType::bf16, DType::f32},   {DataParallel::zero3, DType::f16, DType::f32},
+      {DataParallel::ddp, DType::f32, DType::bf16},   {DataParallel::fsdp, DType::f32, DType::bf16},
+      {DataParallel::fsdp2, DType::bf16, DType::f16}, {DataParallel::megatron, DType::f8, DType::f32},
+  };
+  for (const Row& row : rows) {
+    JobSpec j = job(row.kind);
+    for (const DType t : {DType::f16, DType::f32}) j.cluster.device.peak[t] = {1e15};
+    j.training.compute_dtype = row.compute;
+    j.training.param_dtype = row.param;
+    const auto r = lower(j);
+    ASSERT_FALSE(r.ok()) << to_text(row.compute) << " with " << to_text(row.param);
+    const std::string text = to_text(r.errors());
+    EXPECT_NE(text.find("training.param_dtype: "), std::string::npos) << text;
+    for (const char* legal : {"bf16 with bf16", "fp16 with fp16", "fp8 with bf16 or fp16", "fp32 with fp32", "fsdp2"})
+      EXPECT_NE(text.find(legal), std::string::npos) << text;
+  }
+}
+
 }  // namespace
 }  // namespace wt::lower

@@ -126,6 +126,17 @@ TEST(Read, PathsAreRelativeToTheFileThatSaysThem) {
   fs::remove_all(root);
 }
 
+TEST(Read, AClockIsForTheRecordOnly) {  // nothing computes with it: it may be left out
+  const std::string device =
+      "generation: ampere\nmemory: 40 GiB\nmemory_bandwidth: 1.5 TB/s\nmultiprocessors: 108\n"
+      "peak: {bf16: 312 TFLOP/s}\ncontext_memory: 600 MiB\n";
+  const Result<DeviceSpec> without = parse_device(device, "d.yaml");
+  ASSERT_TRUE(without.ok()) << to_text(without.errors());
+  EXPECT_EQ(without.value().clock_hz, 0);
+  EXPECT_EQ(parse_device(print_device(without.value()), "d.yaml").value(), without.value());
+  EXPECT_EQ(parse_device(device + "clock: 1.41 GHz\n", "d.yaml").value().clock_hz, 1.41e9);
+}
+
 TEST(Read, PrecisionIsAShortForm) {
   const auto precision = [](const std::string& p) {
     return parse_training("micro_batch: 1\nglobal_batch: 8\nseq_len: 32\n" + p, "t.yaml").value();
