@@ -40,7 +40,10 @@ struct RunSummary {
   Time step_time;              // steady: from the end of one step to the end of the next on the slowest rank
   uint32_t critical_rank = 0;  // where the step ends
   uint64_t ops = 0;            // op instances of the simulated ranks, summarised ones included
-  uint64_t events = 0;         // queue events
+  // Turns of ranks (each runs ahead until it needs another), collectives and messages that met, kernels that the queue
+  // released: of all steps, the warm one included, as `ops`.
+  uint64_t events = 0;
+  uint64_t released = 0;  // of these, the kernels
   uint64_t ranks = 0, distinct_ranks = 0;
   double wall_seconds = 0;
   std::vector<RankTime> rank_times;

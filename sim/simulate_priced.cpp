@@ -31,6 +31,7 @@ Result<RunSummary> simulate(const plan::Plan& plan, const Pricing& pricing, cons
   out.critical_rank = fold.rank_of[static_cast<size_t>(slowest - engine.ends().begin())];
   out.ops = engine.ops();
   out.events = engine.events();
+  out.released = engine.released();
   out.ranks = static_cast<uint64_t>(plan.mesh.ranks());
   out.distinct_ranks = fold.units();
   out.rank_times.reserve(fold.units());

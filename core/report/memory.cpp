@@ -31,7 +31,8 @@ enum class PhaseClass : uint8_t {
 };
 constexpr size_t kPhases = 9;
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {
-    "load", "model", "master_weights", "optimizer_state", "start_up", "forward", "backward", "optimizer", "checkpoint"};
+    "load",      "model built", "master weights built", "optimizer built", "start up", "forward", "backward",
+    "optimizer", "checkpoint"};
 constexpr int64_t kNever = INT64_MIN / 4;
 
 PhaseClass class_of(plan::Phase p) {
@@ -136,6 +137,11 @@ Replay replay(const Plan& plan, const plan::Program& program, const std::vector<
   r.phases.fill(kNever);
   int64_t after_setup = 0, host_after_setup = 0;
   PhaseClass reached = PhaseClass::load;
+  // What has no phase of its own in the plan (gradients come later, say) stands as high as what was built by then.
+  auto built = [&](PhaseClass phase, int64_t level) {
+    int64_t& highest = r.phases[static_cast<size_t>(phase)];
+    highest = std::max(highest, level);
+  };
   auto run = [&](const std::vector<plan::Invocation>& order, int variant, int64_t& now, int64_t& host) {
     for (size_t i = 0; i < order.size(); ++i) {
       const Summary& s = blocks[order[i].block.v];
@@ -147,6 +153,7 @@ Replay replay(const Plan& plan, const plan::Program& program, const std::vector<
             plan.block(order[i].block).name.starts_with("master"))
           phase = PhaseClass::master_weights;
         if (variant < 0 && phase < reached) phase = PhaseClass::backward;
+        if (variant < 0 && phase > PhaseClass::model && reached <= PhaseClass::model) built(PhaseClass::model, now);
         if (variant < 0 && phase <= PhaseClass::optimizer_state) reached = std::max(reached, phase);
         const int64_t height = now + s.peak[c];
         int64_t& highest = r.phases[static_cast<size_t>(phase)];
@@ -162,6 +169,9 @@ Replay replay(const Plan& plan, const plan::Program& program, const std::vector<
     }
   };
   run(program.setup, -1, after_setup, host_after_setup);
+  // A checkpoint is copied to the host tensor by tensor between two steps: the device then holds what steps start from.
+  built(PhaseClass::checkpoint, after_setup);
+  if (reached <= PhaseClass::model) built(PhaseClass::model, after_setup);  // the optimizer has no state
   for (size_t v = 0; v < program.steps.size(); ++v) {
     int64_t now = after_setup, host = host_after_setup;
     run(program.steps[v].order, static_cast<int>(v), now, host);
@@ -321,11 +331,17 @@ std::optional<RankId> rank_of(const Plan& plan, size_t program, std::optional<Ax
   return RankId{static_cast<uint32_t>(rank)};
 }
 
-/// What a checkpoint holds: weights as they are trained, master weights and moments.
+/// Host memory of one process that imports PyTorch and uses CUDA, before it has data of its own: 1.96 GiB
+/// (pytorch/pytorch issue 113326, version 2.2), 2.2 GiB (issue 106511). Of a device without a CUDA context: none.
+constexpr int64_t kProcess = int64_t{2} << 30;
+
+/// What a checkpoint holds: weights as they are trained, master weights and moments. FSDP's fp32 shards are both.
 double checkpoint_bytes(const JobSpec& job) {
   const TrainingSpec& t = job.training;
+  const DataParallel kind = job.strategy.data_parallel;
+  const bool fsdp = kind == DataParallel::fsdp || kind == DataParallel::fsdp2;
   int64_t each = size_of(t.param_dtype);
-  if (t.master_weights && t.param_dtype != DType::f32) each += 4;
+  if (t.master_weights && t.param_dtype != DType::f32) each = fsdp ? 4 : each + 4;
   if (t.optimizer == OptimizerKind::adam) each += 2 * size_of(t.moment_dtype);
   return static_cast<double>(each) * static_cast<double>(count_parameters(job.model).total());
 }
@@ -409,10 +425,13 @@ MemoryReport report(const JobSpec& job, const Plan& plan, bool with_items) {
   constexpr double kGib = 1073741824.0;
   const double checkpoint = checkpoint_bytes(job);
   out.checkpoint_gib = checkpoint / kGib;
-  // What the plan keeps on the host for each rank, and the node's part of a checkpoint that is staged there.
   const int64_t devices = std::min<int64_t>(std::max<int64_t>(1, job.cluster.node.devices), plan.mesh.ranks());
   const double nodes = static_cast<double>(std::max<int64_t>(1, plan.mesh.ranks() / devices));
-  out.host_gib_per_node = (static_cast<double>(devices * host_peak) + checkpoint / nodes) / kGib;
+  out.host_items = {{"processes", Bytes{job.cluster.device.context_memory.n > 0 ? devices * kProcess : 0}, devices},
+                    {"buffers of the plan", Bytes{devices * host_peak}, devices},
+                    {"checkpoint staged", Bytes{static_cast<int64_t>(checkpoint / nodes)}}};
+  std::erase_if(out.host_items, [](const MemoryItem& i) { return i.bytes.n == 0; });
+  for (const MemoryItem& i : out.host_items) out.host_gib_per_node += i.bytes.gib();
   if (!out.stages.empty()) out.fits = verdict(out.stages[out.peak_stage].reserved, out.capacity);
   return out;
 }

@@ -410,6 +410,8 @@ std::string print_json(const Sheet& s) {
     memory["by_stage"].push_back(std::move(stage));
   }
   memory["host_gib_per_node"] = m.host_gib_per_node;
+  memory["host_items_gib"] = Json::object();
+  for (const MemoryItem& i : m.host_items) memory["host_items_gib"][i.name] = i.bytes.gib();
   memory["checkpoint_gib"] = m.checkpoint_gib;
   j["memory"] = std::move(memory);
   j["assumptions"] = s.assumptions;

@@ -43,8 +43,8 @@ struct MemoryItem {
   int64_t count = 1;
 };
 
-/// "load", "model", "master_weights", "optimizer_state", "start_up" (with copies that start-up drops again), "forward",
-/// "backward", "optimizer", "checkpoint"; in this order, those that occur.
+/// "load", "model built", "master weights built", "optimizer built", "start up" (with copies that start-up drops again),
+/// "forward", "backward", "optimizer", "checkpoint" (between two steps); in this order, those that occur.
 struct PhasePeak {
   std::string phase;
   Bytes peak;
@@ -69,7 +69,8 @@ struct MemoryReport {
   size_t peak_stage = 0;
   uint32_t peak_rank = 0;
   double host_gib_per_node = 0, checkpoint_gib = 0;
-  std::string fits;  // "fits", "tight", "borderline", "out_of_memory" (product.md)
+  std::vector<MemoryItem> host_items;  // what host_gib_per_node adds up: of a node, those that are not zero
+  std::string fits;                    // "fits", "tight", "borderline", "out_of_memory" (product.md)
 };
 
 /// Replays the reservations of every program in issue order. Exact for what the plan owns.
@@ -123,7 +124,7 @@ struct StepTimes {
   TimeBreakdown time;               // of the critical rank
   std::vector<StageTime> by_stage;  // the slowest rank of each pipeline stage in the trace
   std::vector<OpClass> op_classes;  // of the critical rank, largest first
-  double bubble_fraction = 0;       // of the critical rank's step
+  double bubble_fraction = 0;       // of a step, mean of by_stage: every stage has as many ranks
 };
 
 struct StepReport : StepTimes {

@@ -197,12 +197,13 @@ Result<StepTimes> step_times(const Plan& plan, const trace::Trace& trace, uint32
     if (slowest.run == critical.run) {
       r.time = r.by_stage.back().time;
       r.op_classes = classes_of(plan, walk);
-      r.bubble_fraction = r.time.bubble / r.step_time.seconds();
       int64_t total = 0;
       for (int64_t ps : sums) total += ps;
       WT_CHECK(total == critical.end, "terms {} ps, step {} ps", total, critical.end);
     }
   }
+  for (const StageTime& s : r.by_stage) r.bubble_fraction += s.time.bubble;
+  r.bubble_fraction /= static_cast<double>(r.by_stage.size()) * r.step_time.seconds();
   return r;
 }
 

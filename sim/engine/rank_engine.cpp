@@ -355,6 +355,7 @@ void RankEngine::run(uint32_t u) {
             begin = kUnknown;
             break;
           }
+          ++events_;
           begin = comm.latest;
           end = std::max(begin + comm.duration, comm.floor);
           const uint32_t base = group.base[u];
@@ -383,6 +384,7 @@ void RankEngine::run(uint32_t u) {
           const Channel::Waiting other = channel.waiting[0];
           std::copy(channel.waiting.begin() + 1, channel.waiting.begin() + channel.count, channel.waiting.begin());
           --channel.count;
+          ++events_;
           begin = std::max(ready, other.ready);
           end = begin + message_time_[at * fold_.message_bytes.size() + (receives ? other.size : size)];
           resolve(receives ? channel.from : channel.to, other.stream, begin, end);
@@ -448,6 +450,7 @@ Status RankEngine::run_step(uint32_t step, trace::Sink* sink, int64_t origin) {
     while (!runnable_.empty()) {
       const uint32_t u = runnable_.back();
       runnable_.pop_back();
+      ++events_;
       if (sink)
         run<true, false>(u);
       else
@@ -456,6 +459,7 @@ Status RankEngine::run_step(uint32_t step, trace::Sink* sink, int64_t origin) {
     if (done_ < fold_.units() && !release_earliest()) return describe_stuck();
   }
   for (const Unit& unit : units_) ops_ += priced_.classes[unit.cls].instances;
+  released_ += queue_.popped();
   events_ += queue_.popped();
   return ok_status();
 }

@@ -34,6 +34,7 @@ class RankEngine {
   const std::vector<int64_t>& ends() const { return ends_; }
   uint64_t ops() const { return ops_; }
   uint64_t events() const { return events_; }
+  uint64_t released() const { return released_; }
 
  private:
   struct Interval {  // a collective that runs beside later compute
@@ -56,6 +57,7 @@ class RankEngine {
     uint32_t unit = 0;
     int64_t ready = 0;
   };
+  static_assert(plan::kStreams <= 16, "Unit::open_exposed has a bit for each stream");
   struct Unit {
     uint32_t invocation = 0, op = 0;  // next: position in the order, index into FlatBlock::ops
     uint32_t cls = 0;
@@ -133,7 +135,7 @@ class RankEngine {
   trace::Sink* sink_ = nullptr;
   uint32_t step_ = 0, done_ = 0;
   int64_t origin_ = 0;
-  uint64_t ops_ = 0, events_ = 0;
+  uint64_t ops_ = 0, events_ = 0, released_ = 0;
 };
 
 }  // namespace wt::sim

@@ -1,6 +1,8 @@
 // The shipped program, run as a user runs it: exit codes, what goes to stdout and stderr, the JSON contract, every example.
 #include "program.hpp"
 
+#include <set>
+
 namespace {
 
 TEST_F(Program, EveryExampleRuns) {
@@ -31,8 +33,13 @@ TEST_F(Program, JsonHoldsTheContract) {
                           "exposed_expert", "bubble", "offload", "optimizer", "other"})
     EXPECT_TRUE(j.at("time_s").contains(key)) << key;
   for (const char* key : {"capacity_gib", "peak_gib", "reserved_gib", "peak_rank", "peak_phase", "by_phase", "by_stage",
-                          "host_gib_per_node", "checkpoint_gib"})
+                          "host_gib_per_node", "host_items_gib", "checkpoint_gib"})
     EXPECT_TRUE(j.at("memory").contains(key)) << key;
+  std::set<std::string> phases;
+  for (const Json& p : j.at("memory").at("by_phase")) phases.insert(p.at("phase"));
+  for (const char* phase : {"load", "model built", "optimizer built", "forward", "backward", "optimizer", "checkpoint"})
+    EXPECT_TRUE(phases.contains(phase)) << phase;
+  EXPECT_GT(j.at("simulated").at("events").get<int64_t>(), j.at("simulated").at("distinct_ranks").get<int64_t>());
   EXPECT_EQ(j.at("simulated").at("ranks"), 1024);
   EXPECT_EQ(j.at("memory").at("by_stage").size(), 4u);
 }

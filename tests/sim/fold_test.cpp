@@ -48,7 +48,7 @@ TEST(Fold, FoldedAndUnfoldedAreEqual) {
     for (const trace::RankSpans& r : folded.trace.ranks) ASSERT_EQ(r.spans, by_rank.at({r.step, r.rank})->spans);
     folded_ranks += fold.units();
     ranks += static_cast<uint64_t>(c.plan.mesh.ranks());
-    released += all.summary.events;
+    released += all.summary.released;
     if (testing::Test::HasFatalFailure()) return;
   }
   // The cases are not trivial: some ranks fold, some do not, some kernels had to be released.

@@ -24,19 +24,56 @@ int64_t item(const StageMemory& s, std::string_view name) {
 // P01: GPT L=32 h=4096 a=32, fp16, ZeRO-1 on 16 ranks. Printed: 12.39 after the model, 17.04 after the optimizer states;
 // gradients come with the first backward.
 TEST(Memory, MegatronDeepSpeedLog) {
-  const Lowered l =
-      lowered({"model.layers=32", "model.hidden=4096", "model.ffn_hidden=16384", "model.heads=32", "model.vocab=50257",
-               "cluster.nodes=2", "training.precision=fp16", "training.micro_batch=2", "training.global_batch=2048"},
-              "{data_parallel: zero1, gradient_dtype: fp16}");
+  const Lowered l = lowered({"model.layers=32", "model.hidden=4096", "model.ffn_hidden=16384", "model.heads=32",
+                             "model.vocab=50257", "cluster.nodes=2", "training.precision=fp16",
+                             "training.micro_batch=2", "training.global_batch=2048", "framework=megatron_deepspeed"},
+                            "{data_parallel: zero1}");
+  EXPECT_EQ(l.job.strategy.gradient_dtype, DType::f16);  // the framework's, not said by the job
   const MemoryReport r = memory_report(l.job, l.plan);
   ASSERT_EQ(r.stages.size(), 1u);
   const StageMemory& s = r.stages[0];
-  EXPECT_NEAR(static_cast<double>(phase_peak(s, "load")) / kGib, 12.39, 12.39 * 0.005);
-  EXPECT_NEAR(static_cast<double>(phase_peak(s, "master_weights")) / kGib, 13.94, 13.94 * 0.005);
-  EXPECT_NEAR(static_cast<double>(phase_peak(s, "optimizer_state")) / kGib, 17.04, 17.04 * 0.005);
+  EXPECT_NEAR(static_cast<double>(phase_peak(s, "model built")) / kGib, 12.39, 12.39 * 0.005);
+  EXPECT_NEAR(static_cast<double>(phase_peak(s, "master weights built")) / kGib, 13.94, 13.94 * 0.005);
+  EXPECT_NEAR(static_cast<double>(phase_peak(s, "optimizer built")) / kGib, 17.04, 17.04 * 0.005);
   // Max_MA between the last two: the states are made by a step on fp32 gradients of zero.
-  EXPECT_NEAR(static_cast<double>(phase_peak(s, "start_up")) / kGib, 18.58, 18.58 * 0.005);
-  EXPECT_GT(phase_peak(s, "backward"), phase_peak(s, "optimizer_state") + phase_peak(s, "load"));
+  EXPECT_NEAR(static_cast<double>(phase_peak(s, "start up")) / kGib, 18.58, 18.58 * 0.005);
+  EXPECT_GT(phase_peak(s, "backward"), phase_peak(s, "optimizer built") + phase_peak(s, "load"));
+}
+
+// product.md names the phases; the device between two steps is what the setup left.
+TEST(Memory, PhasesAreThoseOfTheContract) {
+  for (const char* strategy :
+       {"{data_parallel: megatron}", "{data_parallel: zero1, gradient_dtype: bf16}", "{data_parallel: fsdp}"}) {
+    const Lowered l = lowered({}, strategy);
+    const StageMemory s = memory_report(l.job, l.plan).stages[0];
+    for (const char* phase :
+         {"load", "model built", "optimizer built", "forward", "backward", "optimizer", "checkpoint"})
+      EXPECT_GT(phase_peak(s, phase), 0) << strategy << ": " << phase;
+    EXPECT_LE(phase_peak(s, "load"), phase_peak(s, "model built"));
+    EXPECT_GE(phase_peak(s, "checkpoint"), phase_peak(s, "optimizer built"));
+    EXPECT_LT(phase_peak(s, "checkpoint"), phase_peak(s, "backward"));
+  }
+}
+
+// The node's share of a checkpoint, and a process for each device.
+TEST(Memory, HostMemoryOfANodeIsItemByItem) {
+  const Lowered l = lowered({"cluster.nodes=2"}, "{data_parallel: megatron}");
+  const MemoryReport r = memory_report(l.job, l.plan);
+  std::map<std::string, double> items;
+  double sum = 0;
+  for (const MemoryItem& i : r.host_items) sum += items[i.name] = i.bytes.gib();
+  EXPECT_NEAR(r.host_gib_per_node, sum, 1e-9);
+  EXPECT_NEAR(items.at("checkpoint staged"), r.checkpoint_gib / 2, 1e-6);
+  EXPECT_NEAR(items.at("processes"), 8 * 2.0, 1e-9);
+}
+
+// FSDP's fp32 shards are weights and master weights in one: 12 bytes a parameter with Adam, not 14.
+TEST(Memory, CheckpointOfFsdpHasNoSixteenBitCopy) {
+  for (const auto& [strategy, each] : {std::pair{"{data_parallel: fsdp}", 12.0}, {"{data_parallel: megatron}", 14.0}}) {
+    const Lowered l = lowered({}, strategy);
+    EXPECT_NEAR(memory_report(l.job, l.plan).checkpoint_gib * kGib,
+                each * static_cast<double>(count_parameters(l.job.model).total()), 1);
+  }
 }
 
 // MG-17: bytes a parameter of bf16 weights with fp32 gradients: 18; with the distributed optimizer 6 + 12/d.
@@ -48,7 +85,7 @@ TEST(Memory, BytesPerParameter) {
     const double n = static_cast<double>(count_parameters(l.job.model).total());
     // The fp32 copy of 16-bit gradients is there in the update only.
     const double bytes = static_cast<double>(
-        std::max({phase_peak(s, "optimizer_state"), phase_peak(s, "model"), phase_peak(s, "optimizer")}));
+        std::max({phase_peak(s, "optimizer built"), phase_peak(s, "model built"), phase_peak(s, "optimizer")}));
     return bytes / n;
   };
   EXPECT_NEAR(state("{data_parallel: megatron}"), 18, 0.02);

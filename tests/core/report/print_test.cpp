@@ -65,6 +65,7 @@ struct Made {
     }
     m.peak_rank = 0;
     m.host_gib_per_node = 12.5;
+    m.host_items = {{"processes", Bytes{int64_t{8} << 30}, 4}, {"checkpoint staged", Bytes{int64_t{9} << 29}, 1}};
     m.checkpoint_gib = 5.5;
     m.fits = std::string(verdict(m.stages[0].reserved, m.capacity));
   }

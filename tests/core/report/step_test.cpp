@@ -76,6 +76,18 @@ TEST(Step, BubbleOf1F1B) {
   }
 }
 
+// Stages of unequal work wait unequally: the fraction is of all of them, not of the one where the step ends.
+TEST(Step, BubbleFractionIsTheMeanOfTheStages) {
+  const Lowered l = lowered({"strategy.pipeline=4", "strategy.first_stage_layers=2", "strategy.last_stage_layers=10",
+                             "training.global_batch=32"});
+  const StepReport r = reported(l, Prices{});
+  double waiting = 0;
+  for (const StageTime& s : r.by_stage) waiting += s.time.bubble;
+  EXPECT_NEAR(r.bubble_fraction, waiting / (4 * r.step_time.seconds()), 1e-12);
+  // The step ends on the first stage, which has the least to do: of that rank alone it would be nearly the whole step.
+  EXPECT_LT(r.bubble_fraction, 0.6 * r.time.bubble / r.step_time.seconds());
+}
+
 // Interleaved: the bubble shrinks by the number of chunks.
 TEST(Step, BubbleOfInterleaved) {
   const Lowered l = lowered({"strategy.pipeline=4", "strategy.virtual_stages=3", "strategy.schedule=interleaved",
