@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "core/plan/plan.hpp"
 
@@ -60,6 +61,9 @@ constexpr KernelOperands operands_of(Kernel k) {
   }
   return {};
 }
+
+/// What the time of a kernel depends on beside dtype and dims, in the words of the plan's text: "transpose_b", "causal".
+std::string variant_of(const Compute&);
 
 /// Whether the kernel adds to writes[i]: then it is an input too and must have been written before.
 constexpr bool accumulates(const Compute& c, size_t i) {

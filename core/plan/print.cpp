@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/plan/fold.hpp"
+#include "core/plan/kernels.hpp"
 #include "core/plan/plan_io.hpp"
 
 namespace wt::plan {
@@ -155,12 +156,7 @@ void Printer::body(const Op& op) {
     size_t dims = c->dims.size();
     while (dims > 0 && c->dims[dims - 1] == 0) --dims;
     if (dims) put(" [{}]", fmt::join(c->dims.begin(), c->dims.begin() + static_cast<std::ptrdiff_t>(dims), ", "));
-    if (c->transpose_a) out_ += " transpose_a";
-    if (c->transpose_b) out_ += " transpose_b";
-    if (c->accumulate) out_ += " accumulate";
-    if (c->causal) out_ += " causal";
-    if (c->gated) out_ += " gated";
-    if (c->function) put(" function {}", c->function);
+    if (const std::string words = variant_of(*c); !words.empty()) put(" {}", words);
     if (c->launches != 1) put(" launches {}", c->launches);
     if (c->pieces != 1) put(" pieces {}", c->pieces);
     if (c->group.valid()) {
@@ -356,6 +352,20 @@ std::string Printer::run() {
 }
 
 }  // namespace
+
+std::string variant_of(const Compute& c) {
+  std::string words;
+  auto add = [&](bool yes, std::string_view word) {
+    if (yes) words += fmt::format("{}{}", words.empty() ? "" : " ", word);
+  };
+  add(c.transpose_a, "transpose_a");
+  add(c.transpose_b, "transpose_b");
+  add(c.accumulate, "accumulate");
+  add(c.causal, "causal");
+  add(c.gated, "gated");
+  if (c.function) add(true, fmt::format("function {}", c.function));
+  return words;
+}
 
 std::string print(const Plan& plan) { return Printer(plan).run(); }
 

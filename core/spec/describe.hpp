@@ -88,6 +88,58 @@ void describe(V& v, ModelSpec& m) {
 }
 
 template <class V>
+void describe(V& v, KernelPoint& p) {
+  v.integers("dims", p.dims, kLengthOr0, kRequired);
+  v.number("flops", p.flops, 0, 1e24, kOptional);
+  v.bytes("bytes", p.bytes, kOptional);
+  v.time("time", p.time, kRequired);
+}
+
+template <class V>
+void describe(V& v, KernelCurve& k) {
+  v.text("kernel", k.kernel, kRequired);
+  v.text("variant", k.variant, kOptional);
+  v.dtype("dtype", k.dtype, kRequired);
+  v.time("latency", k.latency, kOptional);
+  v.quantity(Quantity::flops_per_second, "rate", k.rate, kOptional);
+  v.rate("bandwidth", k.bandwidth, kOptional);
+  v.number("error", k.error, 0, 1e6, kOptional);
+  v.list("points", k.points);
+}
+
+template <class V>
+void describe(V& v, MeasuredDevice& d) {
+  v.text("source", d.source, kRequired);
+  v.time("op_overhead", d.op_overhead, kOptional);
+  v.number("communication_share", d.communication_share, 0, 1, kOptional);
+  v.list("kernels", d.kernels);
+}
+
+template <class V>
+void describe(V& v, TransferPoint& p) {
+  v.bytes("bytes", p.bytes, kRequired);
+  v.time("time", p.time, kRequired);
+}
+
+template <class V>
+void describe(V& v, TransferLine& l) {
+  v.bytes("from", l.from, kRequired);
+  v.time("latency", l.latency, kRequired);
+  v.rate("bandwidth", l.bandwidth, kOptional);
+}
+
+template <class V>
+void describe(V& v, TransferCurve& t) {
+  v.choice("kind", t.kind, kRequired);
+  v.integer("ranks", t.ranks, Range{2, int64_t{1} << 24}, kRequired);
+  v.integer("nodes", t.nodes, kCount, kRequired);
+  v.dtype("dtype", t.dtype, kRequired);
+  v.number("error", t.error, 0, 1e6, kOptional);
+  v.list("lines", t.lines);
+  v.list("points", t.points);
+}
+
+template <class V>
 void describe(V& v, DeviceSpec& d) {
   v.text("name", d.name, kOptional);
   v.text("vendor", d.vendor, kOptional);
@@ -102,6 +154,7 @@ void describe(V& v, DeviceSpec& d) {
   v.peaks("peak", d.peak, kRequired);
   v.text("kernels", d.kernels, kOptional);
   v.bytes("context_memory", d.context_memory, kRequired);
+  v.section("measured", d.measured);
 }
 
 template <class V>
@@ -148,6 +201,7 @@ void describe(V& v, ClusterSpec& c) {
   v.section("node", c.node, kRequired);
   v.section("fabric", c.fabric, kOptional);
   v.integer("nodes", c.nodes, kCount, kRequired);
+  v.list("transfers", c.transfers);
   v.texts("notes", c.notes);
 }
 

@@ -98,6 +98,22 @@ void MapReader::integer(std::string_view key, int64_t& out, Range range, Need ne
   fault(*e, fmt::format("'{}' is not a whole number", shown(t)), "");
 }
 
+void MapReader::integers(std::string_view key, std::vector<int64_t>& out, Range range, Need need) {
+  const Entry* e = take(key, need, [] { return std::string("a list of whole numbers"); });
+  if (!e) return;
+  if (e->value.kind != Node::Kind::list) return wrong_type(*e, "a list of whole numbers", "such as [128, 64]");
+  for (const Node& item : e->value.items) {
+    std::optional<int64_t> n;
+    if (item.is_scalar() && !item.quoted) n = parse_int(item.text);
+    if (!n || *n < range.low || *n > range.high) {
+      faults_.push_back({item.place, path_of(key), fmt::format("'{}' is not a whole number in range", shown(item.text)),
+                         fmt::format("legal: {} to {}", range.low, range.high)});
+    } else {
+      out.push_back(*n);
+    }
+  }
+}
+
 void MapReader::natural(std::string_view key, uint64_t& out, Need need) {
   int64_t n = static_cast<int64_t>(out);
   integer(key, n, Range{0, std::numeric_limits<int64_t>::max()}, need);

@@ -35,6 +35,7 @@ class MapReader {
   void text(std::string_view key, std::string& out, Need need);
   void texts(std::string_view key, std::vector<std::string>& out);
   void integer(std::string_view key, int64_t& out, Range range, Need need);
+  void integers(std::string_view key, std::vector<int64_t>& out, Range range, Need need);
   void natural(std::string_view key, uint64_t& out, Need need);
   void number(std::string_view key, double& out, double low, double high, Need need);
   void flag(std::string_view key, bool& out, Need need);
@@ -77,6 +78,22 @@ class MapReader {
     read_section(*e, *out);
   }
 
+  /// A list of sections, each read as one of its own.
+  template <class T>
+  void list(std::string_view key, std::vector<T>& out) {
+    const tree::Entry* e = take(key, kOptional, [] { return std::string(); });
+    if (!e) return;
+    if (e->value.kind != tree::Node::Kind::list) return wrong_type(*e, "a list of sections", "'- key: value' lines");
+    for (const tree::Node& item : e->value.items) {
+      const std::string path = fmt::format("{}[{}]", path_of(key), out.size());
+      T& value = out.emplace_back();
+      if (item.is_map())
+        read_map(item, path, value);
+      else
+        faults_.push_back({item.place, path, "is not a section", "'- key: value' lines"});
+    }
+  }
+
   /// A fault that concerns the value of `key`, or the map if the key is not there.
   void fault_at(std::string_view key, std::string what, std::string hint = {});
   /// Once, after all keys: the missing and the unknown ones, but not both for one typing error.
@@ -102,7 +119,11 @@ class MapReader {
   template <class T>
   void read_section(const tree::Entry& e, T& out) {
     if (!e.value.is_map()) return wrong_type(e, "a section with keys of its own", "");
-    MapReader inner(e.value, path_of(e.key), faults_);
+    read_map(e.value, path_of(e.key), out);
+  }
+  template <class T>
+  void read_map(const tree::Node& map, std::string path, T& out) {
+    MapReader inner(map, std::move(path), faults_);
     const size_t before = faults_.size();
     describe(inner, out);
     inner.finish();
@@ -136,6 +157,8 @@ void check(MapReader&, FabricSpec&);
 void check(MapReader&, NodeSpec&);
 void check(MapReader&, ClusterSpec&);
 void check(MapReader&, DeviceSpec&);
+void check(MapReader&, KernelCurve&);
+void check(MapReader&, TransferCurve&);
 void check(MapReader&, StrategySpec&);
 void check(MapReader&, TrainingSpec&);
 

@@ -52,6 +52,13 @@ std::span<const Named<FabricKind>> names_of(FabricKind) {
                                             {"omnipath", FabricKind::omnipath}, {"tcpx", FabricKind::tcpx}};
   return k;
 }
+std::span<const Named<TransferKind>> names_of(TransferKind) {
+  static constexpr Named<TransferKind> k[] = {
+      {"all_reduce", TransferKind::all_reduce},         {"all_gather", TransferKind::all_gather},
+      {"reduce_scatter", TransferKind::reduce_scatter}, {"all_to_all", TransferKind::all_to_all},
+      {"broadcast", TransferKind::broadcast},           {"message", TransferKind::message}};
+  return k;
+}
 std::span<const Named<DataParallel>> names_of(DataParallel) {
   static constexpr Named<DataParallel> k[] = {{"ddp", DataParallel::ddp},
                                               {"megatron", DataParallel::megatron},

@@ -21,6 +21,7 @@ std::span<const Named<Position>> names_of(Position);
 std::span<const Named<GpuGeneration>> names_of(GpuGeneration);
 std::span<const Named<ScaleUpKind>> names_of(ScaleUpKind);
 std::span<const Named<FabricKind>> names_of(FabricKind);
+std::span<const Named<TransferKind>> names_of(TransferKind);
 std::span<const Named<DataParallel>> names_of(DataParallel);
 std::span<const Named<GradientCopies>> names_of(GradientCopies);
 std::span<const Named<ShardingKind>> names_of(ShardingKind);

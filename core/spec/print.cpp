@@ -30,9 +30,16 @@ std::string yaml_text(std::string_view s) {
   return out + '"';
 }
 
+template <class T>
+constexpr bool kRow =
+    std::is_same_v<T, KernelPoint> || std::is_same_v<T, TransferPoint> || std::is_same_v<T, TransferLine>;
+
 class MapPrinter {
  public:
   explicit MapPrinter(std::string& out, int indent = 0) : out_(out), indent_(static_cast<size_t>(indent), ' ') {}
+  /// One map in braces, on one line: rows of a table.
+  struct Row {};
+  MapPrinter(std::string& out, Row) : out_(out), row_(true) {}
 
   bool has(std::string_view) const { return false; }
   void text(std::string_view key, const std::string& v, Need) {
@@ -45,6 +52,28 @@ class MapPrinter {
   }
   void integer(std::string_view key, int64_t v, Range range, Need) {
     if (v >= range.low) line(key, fmt::format("{}", v));  // below: never set, such as the nodes of a partial spec
+  }
+  void integers(std::string_view key, const std::vector<int64_t>& v, Range, Need) {
+    line(key, fmt::format("[{}]", fmt::join(v, ", ")));
+  }
+  /// Curves as sections, the rows of a table in braces.
+  template <class T>
+  void list(std::string_view key, std::vector<T>& v) {
+    if (v.empty()) return;
+    line(key, "");
+    for (T& item : v) {
+      std::string text;
+      if constexpr (kRow<T>) {
+        MapPrinter printer(text, Row{});
+        describe(printer, item);
+        out_ += fmt::format("{}  - {{{}}}\n", indent_, text);
+      } else {
+        MapPrinter printer(text, static_cast<int>(indent_.size()) + 4);
+        describe(printer, item);
+        text[indent_.size() + 2] = '-';
+        out_ += text;
+      }
+    }
   }
   void natural(std::string_view key, uint64_t v, Need) { line(key, fmt::format("{}", v)); }
   void number(std::string_view key, double v, double, double, Need) { line(key, fmt::format("{}", v)); }
@@ -88,10 +117,15 @@ class MapPrinter {
 
  private:
   void line(std::string_view key, std::string_view value) {
+    if (row_) {
+      out_ += fmt::format("{}{}: {}", out_.empty() ? "" : ", ", key, value);
+      return;
+    }
     out_ += fmt::format("{}{}:{}{}\n", indent_, key, value.empty() ? "" : " ", value);
   }
   std::string& out_;
   std::string indent_;
+  bool row_ = false;
 };
 
 template <class T>

@@ -64,6 +64,20 @@ void check(MapReader& r, DeviceSpec& d) {
   if (d.context_memory >= d.memory && d.memory.n > 0) r.fault_at("context_memory", "is not less than memory", "");
 }
 
+void check(MapReader& r, KernelCurve& k) {
+  if (k.latency.count_ps() == 0 && k.rate == 0 && k.bandwidth.n == 0)
+    r.fault_at("kernel", "has no curve", "one of latency, rate and bandwidth at least");
+  for (const KernelPoint& p : k.points)
+    if (p.time.count_ps() == 0) return r.fault_at("points", "a time is zero", "");
+}
+
+void check(MapReader& r, TransferCurve& t) {
+  if (t.ranks < t.nodes) r.fault_at("nodes", fmt::format("{} nodes for {} ranks", t.nodes, t.ranks), "");
+  if (t.lines.empty()) r.fault_at("lines", "a transfer has one line at least", "{from: 1 B, latency: 5 us}");
+  for (size_t i = 1; i < t.lines.size(); ++i)
+    if (t.lines[i].from <= t.lines[i - 1].from) return r.fault_at("lines", "are not sorted by size", "smallest first");
+}
+
 void check(MapReader& r, ScaleUpSpec& s) {
   if (s.bandwidth.n == 0 && s.kind != ScaleUpKind::none && s.kind != ScaleUpKind::pcie)
     r.fault_at("kind", "missing key 'bandwidth'", "per device, one direction, such as 450 GB/s");

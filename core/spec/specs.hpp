@@ -12,6 +12,7 @@
 
 #include "core/base/dtype.hpp"
 #include "core/base/units.hpp"
+#include "core/spec/measured.hpp"
 
 namespace wt {
 
@@ -99,8 +100,9 @@ struct DeviceSpec {
   double clock_hz = 0;  // boost clock, for the record: `peak` has it in it; nothing computes with it; 0: not given
   double power_watts = 0;
   std::map<DType, FlopsPerSecond> peak;
-  std::string kernels;   // name of a file in data/kernels: measured curves; "" = roofline only
-  Bytes context_memory;  // CUDA context and library workspaces before the first tensor
+  std::string kernels;                     // name of a file in data/kernels: measured curves; "" = roofline only
+  std::optional<MeasuredDevice> measured;  // curves of this very machine; go before `kernels`
+  Bytes context_memory;                    // CUDA context and library workspaces before the first tensor
   bool operator==(const DeviceSpec&) const = default;
 };
 
@@ -152,6 +154,7 @@ struct ClusterSpec {
   FabricSpec fabric;
   int64_t nodes = 0;
   int64_t ranks() const { return nodes * node.devices; }
+  std::vector<TransferCurve> transfers;  // measured; in place of NCCL's model where there are any
   std::vector<std::string> notes;
   bool operator==(const ClusterSpec&) const = default;
 };

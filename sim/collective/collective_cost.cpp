@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "sim/collective/algorithm.hpp"
+#include "sim/collective/measured_transfers.hpp"
 #include "sim/collective/nccl_constants.hpp"
 #include "sim/collective/topology.hpp"
 #include "sim/price_seconds.hpp"
@@ -79,8 +80,21 @@ struct CollectiveCost::Impl {
   ClusterSpec cluster;
   NcclOptions options;
   NcclConstants constants;
+  MeasuredTransfers measured{{}};
   mutable std::shared_mutex mutex;
   mutable std::unordered_map<Key, std::unique_ptr<const Curve>, KeyHash> curves;
+
+  /// Nothing: the machine is modelled, or this kind of transfer was not measured.
+  std::optional<CollectiveEstimate> from_measurements(TransferKind kind, DType dtype, int64_t bytes, int64_t ranks,
+                                                      int64_t nodes) const {
+    const auto t = measured.estimate(kind, dtype, static_cast<double>(bytes), ranks, nodes);
+    if (!t) return std::nullopt;
+    return CollectiveEstimate{.time = price_seconds(t->seconds),
+                              .channels = 1,
+                              .latency_seconds = t->latency,
+                              .bandwidth = t->bandwidth,
+                              .measured = true};
+  }
 
   Situation situation(const Key& key, bool real) const {
     Situation s = situation_of(cluster, constants, key.kind, key.shape, real);
@@ -145,6 +159,7 @@ Result<CollectiveCost> CollectiveCost::load(const ClusterSpec& cluster, const Nc
   auto impl = std::make_shared<Impl>();
   impl->cluster = cluster;
   impl->options = options;
+  impl->measured = MeasuredTransfers(cluster.transfers);
   impl->constants = std::move(constants.value());
   return CollectiveCost(std::move(impl));
 }
@@ -194,6 +209,7 @@ CollectiveEstimate CollectiveCost::estimate(CollectiveKind kind, Reduction reduc
                                             const GroupShape& shape) const {
   WT_CHECK(bytes >= 0 && shape.ranks >= 1, "{} bytes, {} ranks", bytes, shape.ranks);
   if (shape.ranks == 1) return {};
+  if (const auto m = impl_->from_measurements(kind_of(kind), dtype, bytes, shape.ranks, shape.nodes)) return *m;
   const bool reduces = kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter;
   const Curve& curve = impl_->curve_of({kind, !reduces || switch_reduces(reduction, dtype), shape});
   const auto size = static_cast<double>(std::max<int64_t>(1, bytes));
@@ -222,6 +238,8 @@ CollectiveEstimate CollectiveCost::estimate_message(int64_t bytes, RankId from, 
   const int64_t devices = std::max<int64_t>(1, cluster.node.devices);
   const int64_t domain = std::max(devices, cluster.node.scale_up.domain);
   const int64_t a = from.v, b = to.v;
+  const int64_t nodes = a / devices == b / devices ? 1 : 2;
+  if (const auto m = impl_->from_measurements(TransferKind::message, DType::f32, bytes, 2, nodes)) return *m;
   CollectiveEstimate e;
   e.algorithm = Algorithm::pairwise;
   e.channels = 2;

@@ -1,5 +1,6 @@
 // Time of one collective or one message when nothing else uses its links: NCCL's own choice of algorithm and protocol
-// with its latency and bandwidth terms, corrected by measured curves. Not a network: contention is sim/network.
+// with its latency and bandwidth terms, corrected by measured curves; on a cluster whose own transfers were timed, those.
+// Not a network: contention is sim/network.
 #pragma once
 
 #include <memory>
@@ -36,6 +37,7 @@ struct CollectiveEstimate {
   Protocol protocol = Protocol::simple;
   int64_t channels = 0;                       // blocks that it takes from concurrent compute
   double latency_seconds = 0, bandwidth = 0;  // the two terms: time = latency + bytes / bandwidth (algorithm bandwidth)
+  bool measured = false;                      // on this cluster: algorithm and protocol are not known
 };
 
 /// What the user may force with NCCL_ALGO, NCCL_PROTO, NCCL_COLLNET_ENABLE, NCCL_NVLS_ENABLE.

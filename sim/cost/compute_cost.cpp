@@ -10,6 +10,7 @@
 #include "sim/cost/gemm_model.hpp"
 #include "sim/cost/hosts.hpp"
 #include "sim/cost/kernel_set.hpp"
+#include "sim/cost/measured_kernels.hpp"
 #include "sim/price_seconds.hpp"
 
 namespace wt::sim {
@@ -83,12 +84,13 @@ bool is_matrix(Kernel kernel) {
 struct ComputeCost::Impl {
   DeviceSpec device;
   std::vector<HostProfile> hosts;
-  bool measured = false;  // a kernel set was read
+  bool measured = false;                   // a kernel set was read
+  std::optional<MeasuredKernels> kernels;  // the device's own curves
   Facts facts;
   GemmModel gemm;
   AttentionModel attention;
   double clock = 1;  // in training, relative to the chip that was measured
-  std::string gemm_source, attention_source, memory_source, model_source;
+  std::string own_source, gemm_source, attention_source, memory_source, model_source;
 
   Chip chip(DType dtype) const {
     Chip c;
@@ -121,6 +123,17 @@ struct ComputeCost::Impl {
     const double memory = c.memory_bytes_per_second > 0 ? bytes / c.memory_bytes_per_second : 0;
     if (compute >= memory) return result(compute, Bound::compute, c.flops_per_second, c.flops_per_second, "roofline");
     return result(memory, Bound::memory, 1, 1, "roofline");
+  }
+
+  std::optional<CostEstimate> own_curve(const Compute& op) const {
+    const auto e = kernels ? kernels->estimate(op) : std::nullopt;
+    if (!e) return std::nullopt;
+    const double bytes = static_cast<double>(op.work.bytes_read + op.work.bytes_written);
+    if (e->flops_share >= 0.5)
+      return result(e->seconds, Bound::compute, op.work.flops / e->seconds, chip(op.dtype).flops_per_second,
+                    own_source);
+    const Bound bound = e->bytes_share + e->flops_share >= 0.5 ? Bound::memory : Bound::launch;
+    return result(e->seconds, bound, bytes / e->seconds, device.memory_bandwidth.n, own_source);
   }
 
   CostEstimate gemm_estimate(const GemmShape& s, const Chip& c, int calls) const {
@@ -225,6 +238,13 @@ Result<ComputeCost> ComputeCost::load(const DeviceSpec& device, const std::strin
     impl->hosts = std::move(hosts.value());
   else
     errors = hosts.errors();
+  if (device.measured) {
+    auto kernels = MeasuredKernels::make(*device.measured);
+    if (kernels)
+      impl->kernels = std::move(kernels.value());
+    else
+      errors.insert(errors.end(), kernels.errors().begin(), kernels.errors().end());
+  }
   if (!device.kernels.empty()) {
     auto set = read_kernel_set(data, device.kernels);
     if (set) {
@@ -239,6 +259,7 @@ Result<ComputeCost> ComputeCost::load(const DeviceSpec& device, const std::strin
     }
   }
   if (!errors.empty()) return errors;
+  if (device.measured) impl->own_source = fmt::format("measured: {}", device.measured->source);
   impl->gemm_source = fmt::format("measured: data/kernels/{}/gemm.csv", device.kernels);
   impl->attention_source = fmt::format("measured: data/kernels/{}/attention.csv", device.kernels);
   impl->memory_source = fmt::format("model: data/kernels/{}/device.csv", device.kernels);
@@ -249,6 +270,7 @@ Result<ComputeCost> ComputeCost::load(const DeviceSpec& device, const std::strin
 }
 
 CostEstimate ComputeCost::estimate(const Compute& op) const {
+  if (const auto own = impl_->own_curve(op)) return *own;
   if (!impl_->measured) return impl_->roofline(op);
   switch (op.kernel) {
     case Kernel::gemm: return impl_->product(op);
@@ -262,7 +284,10 @@ CostEstimate ComputeCost::estimate(const Compute& op) const {
   }
 }
 
-Time ComputeCost::device_gap() const { return Time::from_seconds(impl_->facts.gap_us * 1e-6); }
+Time ComputeCost::device_gap() const {
+  if (impl_->device.measured) return impl_->device.measured->op_overhead;
+  return Time::from_seconds(impl_->facts.gap_us * 1e-6);
+}
 
 namespace {
 const HostProfile& profile_of(const std::vector<HostProfile>& hosts, const std::string& name) {
@@ -273,11 +298,12 @@ const HostProfile& profile_of(const std::vector<HostProfile>& hosts, const std::
 
 Time ComputeCost::host_issue(const TrainingSpec& training) const {
   if (training.host_issue > Time()) return training.host_issue;
+  if (impl_->device.measured) return {};  // on such a device the host takes part in op_overhead
   return Time::from_seconds(profile_of(impl_->hosts, training.host_profile).kernel_seconds);
 }
 
 Time ComputeCost::host_operator(const TrainingSpec& training, plan::Phase phase) const {
-  if (training.host_issue > Time()) return {};
+  if (training.host_issue > Time() || impl_->device.measured) return {};
   const HostProfile& host = profile_of(impl_->hosts, training.host_profile);
   switch (phase) {
     case plan::Phase::forward:
@@ -289,11 +315,12 @@ Time ComputeCost::host_operator(const TrainingSpec& training, plan::Phase phase)
 }
 
 Time ComputeCost::host_checkpoint(const TrainingSpec& training) const {
-  if (training.host_issue > Time()) return {};
+  if (training.host_issue > Time() || impl_->device.measured) return {};
   return Time::from_seconds(profile_of(impl_->hosts, training.host_profile).checkpoint_seconds);
 }
 
 Time ComputeCost::host_issue_collective(const TrainingSpec& training) const {
+  if (impl_->device.measured) return {};
   return Time::from_seconds(profile_of(impl_->hosts, training.host_profile).collective_seconds);
 }
 
@@ -307,7 +334,10 @@ Status ComputeCost::check(const TrainingSpec& training) const {
 }
 
 double ComputeCost::slowdown_beside_collective(const Compute& op, int64_t channels) const {
-  if (channels <= 0 || !impl_->measured) return 1;
+  if (channels <= 0) return 1;
+  // What is left of the device; a kernel on a core that is wholly taken stands still but for a trifle.
+  if (impl_->device.measured) return 1 / std::max(1e-4, 1 - impl_->device.measured->communication_share);
+  if (!impl_->measured) return 1;
   const Facts& f = impl_->facts;
   const Chip c = impl_->chip(op.dtype);
   const double n = static_cast<double>(channels);

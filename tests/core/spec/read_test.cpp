@@ -303,6 +303,82 @@ TEST(ReadProperty, OneBrokenCharacterNeverAborts) {
   }));
 }
 
+const char* const kMeasured = R"(name: pair
+device:
+  generation: other
+  memory: 4 GiB
+  memory_bandwidth: 10 GB/s
+  multiprocessors: 1
+  clock: 2.5 GHz
+  peak: {fp32: 80 GFLOP/s}
+  context_memory: 1 MiB
+  measured:
+    source: by hand
+    op_overhead: 1 us
+    communication_share: 1
+    kernels:
+      - kernel: gemm
+        variant: transpose_b
+        dtype: fp32
+        rate: 70 GFLOP/s
+        points:
+          - {dims: [64, 64, 64], flops: 524288, bytes: 48 KiB, time: 8 us}
+          - {dims: [512, 512, 512], flops: 268435456, bytes: 3 MiB, time: 4 ms}
+node:
+  devices: 2
+  scale_up: {kind: pcie, bandwidth: 8 GB/s}
+  pcie_bandwidth: 8 GB/s
+  host_memory: 8 GiB
+nodes: 1
+transfers:
+  - kind: all_reduce
+    ranks: 2
+    nodes: 1
+    dtype: fp32
+    lines:
+      - {from: 8 B, latency: 5 us, bandwidth: 1 GB/s}
+      - {from: 64 KiB, latency: 20 us, bandwidth: 10 GB/s}
+    points:
+      - {bytes: 8 B, time: 5 us}
+)";
+
+std::string replaced(std::string text, std::string_view what, std::string_view with) {
+  const size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  return text.replace(at, what.size(), with);
+}
+
+TEST(Read, MeasuredCurvesReadBackEqual) {
+  const auto c = parse_cluster(kMeasured, "c.yaml");
+  ASSERT_TRUE(c.ok()) << to_text(c.errors());
+  const KernelCurve& k = c.value().device.measured->kernels.at(0);
+  EXPECT_EQ(k.points.at(1).dims, (std::vector<int64_t>{512, 512, 512}));
+  EXPECT_EQ(k.points.at(1).time, Time::us(4000));
+  EXPECT_EQ(c.value().transfers.at(0).lines.at(1).bandwidth.n, 10e9);
+  const std::string text = print_cluster(c.value());
+  EXPECT_NE(text.find("- {dims: [64, 64, 64], flops: 524288, bytes: 48 KiB, time: 8 us}"), std::string::npos) << text;
+  const auto again = parse_cluster(text, "again.yaml");
+  ASSERT_TRUE(again.ok()) << to_text(again.errors());
+  EXPECT_TRUE(again.value() == c.value()) << text;
+}
+
+TEST(Read, EveryFaultOfMeasuredCurvesIsNamedWithItsPlace) {
+  std::string text = replaced(kMeasured, "[64, 64, 64]", "[64, many, 64]");
+  text = replaced(text, "time: 4 ms", "time: 4");
+  text = replaced(text, "kind: all_reduce", "kind: allreduce");
+  text = replaced(text, "bytes: 8 B", "byte: 8 B");
+  const auto c = parse_cluster(text, "c.yaml");
+  ASSERT_FALSE(c.ok());
+  const std::string told = to_text(c.errors());
+  for (const char* part : {"device.measured.kernels[0].points[0].dims: 'many' is not a whole number",
+                           "device.measured.kernels[0].points[1].time", "transfers[0].kind: unknown value 'allreduce'",
+                           "transfers[0].points[0]"})
+    EXPECT_NE(told.find(part), std::string::npos) << part << "\n" << told;
+  const auto unsorted = parse_cluster(replaced(kMeasured, "from: 64 KiB", "from: 4 B"), "c.yaml");
+  ASSERT_FALSE(unsorted.ok());
+  EXPECT_NE(to_text(unsorted.errors()).find("not sorted"), std::string::npos);
+}
+
 TEST(Names, EveryChoiceIsSpelled) {
   for (int i = 0; i < 4; ++i) EXPECT_NE(to_text(static_cast<DataParallel>(i)), "?");
   for (int i = 0; i <= static_cast<int>(GpuGeneration::other); ++i)
