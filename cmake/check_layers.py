@@ -13,10 +13,12 @@ MAY_USE = {
     "core/report": ["core/base", "core/spec", "core/plan", "core/trace"],
     "sim": ["core/base", "core/spec", "core/plan", "core/trace"],
     "exec": ["core/base", "core/plan", "core/trace"],
+    "exec/calibrate": ["core/base", "core/spec", "core/plan", "core/lower", "core/trace", "exec"],
     "import": ["core/base", "core/spec", "core/trace"],
     "study": ["core/base", "core/spec", "core/plan", "core/lower", "core/trace", "core/report", "sim", "import"],
     "gui": ["core/base", "core/spec", "core/plan", "core/lower", "core/trace", "core/report", "sim", "study"],
     "apps": ["core/base", "core/spec", "core/plan", "core/lower", "core/trace", "core/report", "sim", "exec",
+             "exec/calibrate",
              "import", "study"],
 }
 
