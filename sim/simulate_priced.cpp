@@ -12,7 +12,7 @@ namespace wt::sim {
 Result<RunSummary> simulate(const plan::Plan& plan, const Pricing& pricing, const SimulateOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const Fold fold = fold_ranks(plan, pricing, options.all_ranks);
-  const Result<PricedPlan> priced = price_plan(plan, pricing, fold, !options.op_by_op && !options.sink);
+  const Result<PricedPlan> priced = price_plan(plan, pricing, fold, !options.op_by_op);
   if (!priced) return priced.errors();
   RankEngine engine(plan, pricing, fold, priced.value());
 

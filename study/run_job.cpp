@@ -47,6 +47,18 @@ std::set<uint32_t> ranks_to_keep(const plan::Plan& plan, const sim::RunSummary& 
   return keep;
 }
 
+/// Ops of the longest steady step of a rank.
+size_t spans_of_a_step(const plan::Plan& plan) {
+  int64_t most = 0;
+  for (const plan::Program& program : plan.programs) {
+    int64_t ops = 0;
+    if (!program.steps.empty())
+      for (const plan::Invocation& i : program.steps[0].order) ops += plan.block(i.block).op_instances();
+    most = std::max(most, ops);
+  }
+  return static_cast<size_t>(most);
+}
+
 std::vector<std::string> warnings_of(const JobResult& r) {
   std::vector<std::string> out = r.job.warnings;
   const StrategySpec& s = r.job.strategy;
@@ -131,7 +143,7 @@ Result<JobResult> run_job(const JobSpec& job, plan::Plan plan, const RunOptions&
     if (!first) return first.errors();
     only = ranks_to_keep(r.plan, first.value());
   }
-  trace::MemorySink memory;
+  trace::MemorySink memory(spans_of_a_step(r.plan));
   Tee tee(in_memory ? &memory : nullptr, options.sink, std::move(only));
   if (in_memory || options.sink) simulate.sink = &tee;
   auto run = sim::simulate(r.plan, job.cluster, job.training, models, simulate);

@@ -40,7 +40,8 @@ CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
   const int64_t size = std::clamp(round_up(bytes, kMinBlock), kMinBlock, kLargest);
   const bool small = size <= kSmall;
   FreeBlocks& pool = free_[small];
-  uint32_t id = pool.best_fit(size);
+  const FreeBlocks::Class wanted = pool.class_of(size);
+  uint32_t id = pool.best_fit(wanted);
   if (id != kNone) {
     pool.erase(blocks_[id].size_class, id);
   } else {
@@ -49,15 +50,16 @@ CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
     failed_ |= reserved_ + segment > limit_;
     reserved_ += segment;
     peak_ = std::max(peak_, reserved_);
-    id = make({segment, kNone, kNone, 0, true, small});
+    id = make({segment, kNone, kNone, pool.class_of(segment), true, small});
   }
   const int64_t left = blocks_[id].size - size;
   if (small ? left >= kMinBlock : left > kSmall) {
-    const uint32_t rest = make({left, id, blocks_[id].next, 0, true, small});
+    const uint32_t rest = make({left, id, blocks_[id].next, pool.class_of(left), true, small});
     if (blocks_[id].next != kNone) blocks_[blocks_[id].next].previous = rest;
     blocks_[id].next = rest;
     blocks_[id].size = size;
-    blocks_[rest].size_class = pool.insert(left, rest);
+    blocks_[id].size_class = wanted;
+    pool.insert(blocks_[rest].size_class, rest);
   }
   blocks_[id].free = false;
   return id;
@@ -66,8 +68,10 @@ CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
 void CachingAllocator::release(Handle id) {
   WT_CHECK(id < blocks_.size() && !blocks_[id].free, "block {} released twice", id);
   FreeBlocks& pool = free_[blocks_[id].small];
+  bool merged = false;
   auto absorb = [&](uint32_t into, uint32_t other) {  // `other` follows `into`
     blocks_[into].size += blocks_[other].size;
+    merged = true;
     blocks_[into].next = blocks_[other].next;
     if (blocks_[other].next != kNone) blocks_[blocks_[other].next].previous = into;
     blocks_[other].free = true;
@@ -84,7 +88,8 @@ void CachingAllocator::release(Handle id) {
     id = previous;
   }
   blocks_[id].free = true;
-  blocks_[id].size_class = pool.insert(blocks_[id].size, id);
+  if (merged) blocks_[id].size_class = pool.class_of(blocks_[id].size);
+  pool.insert(blocks_[id].size_class, id);
 }
 
 }  // namespace wt::report

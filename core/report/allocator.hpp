@@ -33,7 +33,7 @@ class CachingAllocator {
   struct Block {
     int64_t size = 0;
     uint32_t previous = kNone, next = kNone;  // in the segment
-    FreeBlocks::Class size_class = 0;         // while it is free
+    FreeBlocks::Class size_class = 0;         // of `size`
     bool free = false, small = false;
   };
   uint32_t make(Block);

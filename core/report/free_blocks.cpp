@@ -9,76 +9,65 @@ void NumberSet::grow(uint32_t n) {
   summary_.resize(n / 4096 + 1);
 }
 
-void NumberSet::clear() {
-  std::fill(words_.begin(), words_.end(), 0);
-  std::fill(summary_.begin(), summary_.end(), 0);
-  count_ = 0;
+/// The lowest of the words that `marked` and the summaries behind it name.
+uint32_t NumberSet::first_from(uint32_t s, uint64_t marked) const {
+  while (marked == 0) {
+    if (++s >= summary_.size()) return kNone;
+    marked = summary_[s];
+  }
+  const uint32_t word = s * 64 + static_cast<uint32_t>(std::countr_zero(marked));
+  return word * 64 + static_cast<uint32_t>(std::countr_zero(words_[word]));
 }
+
+uint32_t NumberSet::first() const { return summary_.empty() ? kNone : first_from(0, summary_[0]); }
 
 uint32_t NumberSet::next(uint32_t from) const {
   uint32_t word = from / 64;
   if (word >= words_.size()) return kNone;
-  uint64_t bits = words_[word] & ~uint64_t{0} << from % 64;
-  if (bits == 0) {
-    uint32_t s = ++word / 64;
-    if (s >= summary_.size()) return kNone;
-    uint64_t marked = summary_[s] & ~uint64_t{0} << word % 64;
-    while (marked == 0) {
-      if (++s == summary_.size()) return kNone;
-      marked = summary_[s];
-    }
-    word = s * 64 + static_cast<uint32_t>(std::countr_zero(marked));
-    bits = words_[word];
-  }
-  return word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-}
-
-/// Where the class of a size is in the table, or would be.
-size_t FreeBlocks::place(int64_t size) const {
-  const size_t mask = table_.size() - 1;
-  const auto shift = static_cast<unsigned>(64 - std::countr_zero(table_.size()));
-  size_t at = static_cast<size_t>(static_cast<uint64_t>(size) * 0x9e3779b97f4a7c15u >> shift);  // Fibonacci hashing
-  while (table_[at] != kNone && classes_[table_[at]].size != size) at = (at + 1) & mask;
-  return at;
+  if (const uint64_t bits = words_[word] & ~uint64_t{0} << from % 64; bits != 0)
+    return word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
+  if (++word >= words_.size()) return kNone;
+  return first_from(word / 64, summary_[word / 64] & ~uint64_t{0} << word % 64);
 }
 
 FreeBlocks::Class FreeBlocks::make_class(int64_t size) {
   const auto id = static_cast<Class>(classes_.size());
-  classes_.push_back({size, 0, {}});
+  classes_.push_back({size, 0, 0, {}});
   if (4 * classes_.size() > table_.size()) {
     table_.assign(2 * table_.size(), kNone);
+    --shift_;
     for (Class c = 0; c < id; ++c) table_[place(classes_[c].size)] = c;
   }
   table_[place(size)] = id;
   const auto at = std::lower_bound(order_.begin(), order_.end(), size,
                                    [&](Class c, int64_t wanted) { return classes_[c].size < wanted; });
+  auto rank = static_cast<uint32_t>(at - order_.begin());
   order_.insert(at, id);
-  occupied_.clear();
-  for (uint32_t rank = 0; rank < order_.size(); ++rank) {
+  for (; rank < order_.size(); ++rank) {  // those behind it move up by one
     OfSize& c = classes_[order_[rank]];
     c.rank = rank;
-    if (!c.blocks.empty()) occupied_.insert(rank);
+    occupied_.assign(rank, c.count > 0);
   }
   return id;
 }
 
-FreeBlocks::Class FreeBlocks::insert(int64_t size, uint32_t block) {
-  const Class id = class_of(size);
+void FreeBlocks::insert(Class id, uint32_t block) {
   OfSize& c = classes_[id];
-  if (c.blocks.empty()) occupied_.insert(c.rank);
-  c.blocks.insert(block);
-  return id;
+  c.blocks.assign(block, true);
+  ++c.count;
+  occupied_.assign(c.rank, true);
 }
 
 void FreeBlocks::erase(Class id, uint32_t block) {
   OfSize& c = classes_[id];
-  c.blocks.erase(block);
-  if (c.blocks.empty()) occupied_.erase(c.rank);
+  c.blocks.assign(block, false);
+  --c.count;
+  occupied_.assign(c.rank, c.count > 0);
 }
 
-uint32_t FreeBlocks::best_fit(int64_t size) {
-  const uint32_t rank = occupied_.next(classes_[class_of(size)].rank);
-  return rank == kNone ? kNone : classes_[order_[rank]].blocks.next(0);
+uint32_t FreeBlocks::best_fit(Class id) const {
+  const uint32_t rank = occupied_.next(classes_[id].rank);
+  return rank == kNone ? kNone : classes_[order_[rank]].blocks.first();
 }
 
 }  // namespace wt::report

@@ -11,30 +11,27 @@
 
 namespace wt::report {
 
-/// Small numbers, with the lowest at hand: a bit each, and a bit for each word of them that is not zero.
+/// Small numbers, with the lowest at hand: a bit each, and a bit for each word of them that is not zero. Without branches
+/// on what is in it: those are as good as random, and a wrong guess costs more than all the rest.
 class NumberSet {
  public:
   static constexpr uint32_t kNone = ~0u;
-  bool empty() const { return count_ == 0; }
-  void insert(uint32_t n) {
+  void assign(uint32_t n, bool in) {
     if (n / 64 >= words_.size()) grow(n);
-    words_[n / 64] |= bit(n);
-    summary_[n / 4096] |= bit(n / 64);
-    ++count_;
+    set(words_[n / 64], n, in);
+    set(summary_[n / 4096], n / 64, words_[n / 64] != 0);
   }
-  void erase(uint32_t n) {
-    if ((words_[n / 64] &= ~bit(n)) == 0) summary_[n / 4096] &= ~bit(n / 64);
-    --count_;
-  }
-  /// The lowest of `from` and above; kNone if there is none.
+  /// The lowest of all, of `from` and above; kNone if there is none.
+  uint32_t first() const;
   uint32_t next(uint32_t from) const;
-  void clear();
 
  private:
-  static uint64_t bit(uint32_t n) { return uint64_t{1} << n % 64; }
+  static void set(uint64_t& word, uint32_t n, bool in) {
+    word = (word & ~(uint64_t{1} << n % 64)) | uint64_t{in} << n % 64;
+  }
   void grow(uint32_t n);
+  uint32_t first_from(uint32_t summary, uint64_t marked) const;
   std::vector<uint64_t> words_, summary_;
-  uint32_t count_ = 0;
 };
 
 class FreeBlocks {
@@ -42,13 +39,15 @@ class FreeBlocks {
   static constexpr uint32_t kNone = NumberSet::kNone;
   using Class = uint32_t;  // of blocks of one size
 
-  FreeBlocks() : table_(256, kNone) {}
-
-  Class insert(int64_t size, uint32_t block);
-  /// It must be there; the class that `insert` gave.
+  Class class_of(int64_t size) {
+    const Class known = table_[place(size)];
+    return known != kNone ? known : make_class(size);
+  }
+  void insert(Class, uint32_t block);
+  /// It must be there.
   void erase(Class, uint32_t block);
   /// kNone: no block is large enough. It stays.
-  uint32_t best_fit(int64_t size);
+  uint32_t best_fit(Class) const;
   /// Takes out the blocks for which `f(block)` is true; asked in order of size, then number.
   template <class F>
   void erase_if(F&& f) {
@@ -60,20 +59,23 @@ class FreeBlocks {
  private:
   struct OfSize {
     int64_t size = 0;
-    uint32_t rank = 0;
+    uint32_t rank = 0, count = 0;
     NumberSet blocks;
   };
-  Class class_of(int64_t size) {
-    const Class known = table_[place(size)];
-    return known != kNone ? known : make_class(size);
-  }
   Class make_class(int64_t size);
-  size_t place(int64_t size) const;
+  /// Where the class of a size is in the table, or would be.
+  size_t place(int64_t size) const {
+    auto at = static_cast<size_t>(static_cast<uint64_t>(size) * 0x9e3779b97f4a7c15u >> shift_);  // Fibonacci hashing
+    while (table_[at] != kNone && classes_[table_[at]].size != size) at = (at + 1) & (table_.size() - 1);
+    return at;
+  }
 
   std::vector<OfSize> classes_;  // in the order in which they were met
   std::vector<Class> order_;     // by size
   NumberSet occupied_;           // ranks of classes that are not empty
-  std::vector<Class> table_;     // by hash of size, open addressing, at most a quarter full
+  unsigned shift_ = 56;          // 64 - log2 of the table's size
+  std::vector<Class> table_ =
+      std::vector<Class>(256, kNone);  // by hash of size, open addressing, at most a quarter full
 };
 
 }  // namespace wt::report

@@ -9,7 +9,10 @@ namespace wt::trace {
 void MemorySink::spans(uint32_t rank, uint32_t step, std::span<const Span> spans) {
   const std::lock_guard lock(mutex_);
   auto [it, fresh] = index_.try_emplace({step, rank}, trace_.ranks.size());
-  if (fresh) trace_.ranks.push_back({rank, step, {}});
+  if (fresh) {
+    trace_.ranks.push_back({rank, step, {}});
+    trace_.ranks.back().spans.reserve(expected_);
+  }
   std::vector<Span>& all = trace_.ranks[it->second].spans;
   all.insert(all.end(), spans.begin(), spans.end());
 }

@@ -76,12 +76,15 @@ struct Trace {
 /// Keeps everything in memory. Calls for different ranks may come from different threads.
 class MemorySink final : public Sink {
  public:
+  /// `expected`: spans of a rank's step, where the caller knows it; room for them is made at once.
+  explicit MemorySink(size_t expected = 0) : expected_(expected) {}
   void spans(uint32_t rank, uint32_t step, std::span<const Span>) override;
   void sample(const Sample&) override;
   /// Sorted and complete; the sink is empty after.
   Trace take(Meta meta, std::string plan_text);
 
  private:
+  const size_t expected_;
   std::mutex mutex_;
   std::map<std::pair<uint32_t, uint32_t>, size_t> index_;  // (step, rank) -> position in trace_.ranks
   Trace trace_;

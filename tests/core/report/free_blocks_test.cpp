@@ -21,11 +21,12 @@ TEST(FreeBlocks, BestFitIsThatOfASortedSet) {
     const int64_t size = 512 * int64_t{1 + below(round < 20000 ? 40 : 700)};
     const uint32_t block = below(round < 20000 ? 300 : 9000);
     if (!few && !classes.contains(block)) {
-      classes[block] = blocks.insert(size, block);
+      blocks.insert(classes[block] = blocks.class_of(size), block);
       sorted.insert({size, block});
     }
     const auto fit = sorted.lower_bound({size, 0});
-    ASSERT_EQ(blocks.best_fit(size), fit == sorted.end() ? FreeBlocks::kNone : fit->second) << "round " << round;
+    ASSERT_EQ(blocks.best_fit(blocks.class_of(size)), fit == sorted.end() ? FreeBlocks::kNone : fit->second)
+        << "round " << round;
     if (fit == sorted.end() || (!few && below(3) == 0)) continue;
     blocks.erase(classes.at(fit->second), fit->second);
     classes.erase(fit->second);
@@ -36,16 +37,16 @@ TEST(FreeBlocks, BestFitIsThatOfASortedSet) {
 TEST(FreeBlocks, EraseIfAsksInOrder) {
   FreeBlocks blocks;
   for (const auto& [size, block] : {std::pair{1024, 5u}, {512, 9u}, {1024, 4100u}, {512, 2u}})
-    blocks.insert(size, block);
+    blocks.insert(blocks.class_of(size), block);
   std::vector<uint32_t> asked;
   blocks.erase_if([&](uint32_t b) {
     asked.push_back(b);
     return b == 2 || b == 5;
   });
   EXPECT_EQ(asked, (std::vector<uint32_t>{2, 9, 5, 4100}));
-  EXPECT_EQ(blocks.best_fit(1), 9u);
-  EXPECT_EQ(blocks.best_fit(513), 4100u);
-  EXPECT_EQ(blocks.best_fit(1025), FreeBlocks::kNone);
+  EXPECT_EQ(blocks.best_fit(blocks.class_of(1)), 9u);
+  EXPECT_EQ(blocks.best_fit(blocks.class_of(513)), 4100u);
+  EXPECT_EQ(blocks.best_fit(blocks.class_of(1025)), FreeBlocks::kNone);
 }
 
 }  // namespace
