@@ -234,9 +234,12 @@ Recompute recompute_of(const std::string& words) {
   return Recompute::other;
 }
 
+/// Keeps what a rule says of checkpoints where there are any.
 void set_recompute(YAML::Node job, const std::string& kind) {
+  const std::string early = text_of(job["strategy"]["recompute"], "early_stop");
   job["strategy"]["recompute"] = YAML::Node();
   job["strategy"]["recompute"]["kind"] = kind;
+  if (kind == "full" && !early.empty()) job["strategy"]["recompute"]["early_stop"] = early;
 }
 
 /// Flags that have no effect in the candidate, as the frameworks treat them: switched off, not refused.
@@ -268,6 +271,25 @@ std::vector<std::string> plausible_virtual_stages(int64_t layers, int64_t pipeli
   return all;
 }
 
+/// "bf16", "fp16" or "fp8": the dtype of products; "" where none of these is meant.
+std::string precision_of(const std::string& words) {
+  const std::string w = lower(words);
+  for (const char* name : {"bf16", "fp16", "fp8"})
+    if (w.starts_with(name)) return w.starts_with("fp8") || w.find("fp8") == std::string::npos ? name : "";
+  return "";
+}
+
+/// How the words after "fp8" scale a tensor; Transformer Engine's own default is delayed scaling.
+std::string fp8_recipe_of(const Case& row, std::vector<std::string>& assumptions) {
+  const std::string w = lower(row.precision);
+  for (const char* block : {"mxfp8", "block"})
+    if (w.find(block) != std::string::npos) return "block";
+  for (const char* dynamic : {"current", "tensorwise", "rowwise", "float8 linear"})
+    if (w.find(dynamic) != std::string::npos) return "current";
+  assumptions.push_back("fp8 recipe not given: delayed scaling");
+  return "delayed";
+}
+
 /// The rows that no engine of this version can run, by what they need.
 std::string not_built(const Case& row) {
   if (!row.fault.empty()) return row.fault;
@@ -280,10 +302,7 @@ std::string not_built(const Case& row) {
   if ((row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) && row.pp.value_or(1) > 1)
     return "sharded weights on pipeline stages are not built yet";
   if (row.cp.value_or(1) > 1) return "context parallelism is not built yet";
-  const std::string precision = lower(row.precision);
-  if (!precision.starts_with("bf16") && !precision.starts_with("fp16"))
-    return fmt::format("precision '{}' is not built yet", row.precision);
-  if (precision.find("fp8") != std::string::npos) return fmt::format("precision '{}' is not built yet", row.precision);
+  if (precision_of(row.precision).empty()) return fmt::format("precision '{}' is not built yet", row.precision);
   if (!row.task.empty() && row.task != "pretrain" && row.task != "sft")
     return fmt::format("task '{}' is not built yet", row.task);
   const std::string offload = lower(row.offload);
@@ -501,7 +520,8 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
   strategy["pipeline"] = *pp;
   strategy["sequence_parallel"] = row.sp.value_or(false) && *tp > 1;
   training["seq_len"] = *row.seq_len;
-  training["precision"] = has(row.precision, "fp16") ? "fp16" : "bf16";
+  training["precision"] = precision_of(row.precision);
+  if (training["precision"].Scalar() == "fp8") training["fp8_recipe"] = fp8_recipe_of(row, out.assumptions);
   job["strategy"] = strategy;
   job["training"] = training;
   out.skip = apply_rules(row, data.frameworks, job, out.assumptions);
@@ -524,7 +544,8 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
       strategy["fsdp"]["shard_size"] = group;
     }
   }
-  if (text_of(strategy, "gradient_dtype") == "compute") strategy["gradient_dtype"] = training["precision"].Scalar();
+  if (text_of(strategy, "gradient_dtype") == "compute")
+    strategy["gradient_dtype"] = training["precision"].Scalar() == "fp16" ? "fp16" : "bf16";
   const bool balanced = text_of(strategy, "partition") == "balanced";
   strategy.remove("partition");
   if (lower(row.flash_attention) == "true")

@@ -190,6 +190,9 @@ struct Context {
   }
 };
 
+/// Times that a 16-bit tensor is read to make its 8-bit copies: a scale of its own maximum needs a pass before the cast.
+inline int64_t narrowing_passes(const Context& c) { return c.training().fp8_recipe == Fp8Recipe::current ? 2 : 1; }
+
 inline plan::BufferRef ref(BufferId b, int64_t layer_offset = 0) { return {b, static_cast<int16_t>(layer_offset), 0}; }
 
 // --- passes, in the order lower() runs them ----------------------------------------------------------------------
@@ -219,8 +222,9 @@ int64_t scatter_pieces(const Context&);
 /// core/lower/transformer.cpp: one layer, embedding, head.
 void embedding_forward(BlockBuilder&, const Context&);
 void embedding_backward(BlockBuilder&, const Context&);
+/// to_last_kept: only up to what the backward reads (RecomputeSpec::early_stop); `out` is not written then.
 void layer_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in, plan::BufferRef out,
-                   plan::Phase);
+                   plan::Phase, bool to_last_kept = false);
 void layer_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in,
                     plan::BufferRef d_out, plan::BufferRef d_in);
 void head_forward(BlockBuilder&, const Context&, const ChunkPart&);

@@ -339,6 +339,7 @@ void note_unused_keys(const StrategySpec& s, std::vector<std::string>& out) {
   const std::string other_kind = fmt::format("with recompute.kind {}", to_text(s.recompute.kind));
   unused(!full && s.recompute.layers != plain.recompute.layers, "recompute.layers", other_kind);
   unused(!full && s.recompute.method != plain.recompute.method, "recompute.method", other_kind);
+  unused(!full && s.recompute.early_stop, "recompute.early_stop", other_kind);
 }
 
 }  // namespace

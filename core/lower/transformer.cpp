@@ -90,9 +90,10 @@ void norm_backward(BlockBuilder& b, const Context& c, const char* name, BufferRe
 /// kernel). Other products read x itself.
 BufferRef narrowed(BlockBuilder& b, const Context& c, Phase phase, BufferRef x, BufferRef x_f8) {
   if (!c.narrow()) return x;
-  const int64_t n = c.plan.buffer(x.buffer).elements();
-  Compute op = streaming(Kernel::cast, DType::f8, n / c.plan.buffer(x.buffer).shape.back(),
-                         c.plan.buffer(x.buffer).shape.back(), n * size_of(c.act), 2 * n, 2);
+  const int64_t n = c.plan.buffer(x.buffer).elements(), passes = narrowing_passes(c);
+  Compute op =
+      streaming(Kernel::cast, DType::f8, n / c.plan.buffer(x.buffer).shape.back(), c.plan.buffer(x.buffer).shape.back(),
+                passes * n * size_of(c.act), 2 * n, 2, static_cast<int>(passes));
   b.compute("fp8 cast", phase, op, {x}, {x_f8});
   return x_f8;
 }
@@ -202,15 +203,19 @@ void core_attention(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
     op.scalar = 0.1;
     b.compute("attention dropout", phase, op, {probs}, {ref(l.dropped, j), ref(l.attention_mask, j)});
     b.compute("attention context", phase, context_forward(a), {ref(l.dropped, j), qkv}, {out});
-    return;
+  } else {
+    b.compute("attention context", phase, context_forward(a), {probs, qkv}, {out});
   }
-  b.compute("attention context", phase, context_forward(a), {probs, qkv}, {out});
+  // Batched products leave [heads, rows, columns]; the projection reads rows.
+  const int64_t tile = bytes(c, out);
+  b.compute("transpose context", phase, streaming(Kernel::copy, c.act, c.n.tokens, c.n.attention, tile, tile, 0), {out},
+            {out});
 }
 
 }  // namespace
 
 void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, BufferRef in, BufferRef out,
-                   Phase phase) {
+                   Phase phase, bool to_last_kept) {
   const Sizes& n = c.n;
   const auto& id = c.id;
   const TransientBuffers& t = c.tmp;
@@ -263,6 +268,7 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     hold(b, c, l.gate, j, phase);
   }
   const BufferRef activated = narrowed(b, c, phase, ref(l.activation, j), ref(l.activation_f8, j));
+  if (to_last_kept) return;
   linear(b, c, "fc2", phase, activated, id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn, scatter_pieces(c));
   const BufferRef mixed = leave_region(b, c, ref(t.fc2, j), ref(t.fc2_sum, j), phase, Beside::cut);
   residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), id.fc2_bias, j, out, l.output_mask);
@@ -357,6 +363,11 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
     }
     b.compute("softmax backward", input, softmax_backward(a, c.training().fused_kernels), {d_probs, probs}, {d_scores});
     b.compute("attention scores backward", input, scores_backward(a), {d_scores, qkv}, {d_qkv});
+  }
+  if (c.training().packed_qkv && !c.training().packed_qkv_gradient) {
+    const int64_t tile = n.tokens * n.qkv * e;
+    b.compute("join qkv gradients", input, streaming(Kernel::copy, c.act, n.tokens, n.qkv, tile, tile, 0), {d_qkv},
+              {d_qkv});
   }
   let_go(b, l.unrotated, j);  // v, a column of the same tensor, is needed up to here
   if (c.model_spec().position == Position::rotary)
@@ -547,6 +558,16 @@ void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
             loss_kernel(c, Kernel::loss_sums, fused ? wide : 3 * wide, fused ? 0 : 2 * wide, 4, fused ? 1 : 5),
             {logits, max, ref(e.labels)}, {sums});
   if (e.exponentials.valid()) b.reserve_here(ref(e.exponentials));
+  // torch's cross entropy under autocast: a cast to fp32, then log_softmax, which finds a row in L2 once it has read it.
+  // The copies are not held: the values are those of the loss, and nobody reads them.
+  const int64_t cast = elements * 4;
+  for (int64_t metric = 0; metric < c.training().loss_metrics; ++metric) {
+    b.compute("metric cast", f,
+              streaming(Kernel::copy, c.act, n.tokens, elements / n.tokens, elements * size_of(c.act), cast, 0),
+              {full_logits}, {full_logits});
+    b.compute("metric loss", f, loss_kernel(c, Kernel::loss_sums, cast, cast, 4, 2), {logits, max, ref(e.labels)},
+              {sums});
+  }
   if (parallel)
     b.op("tp all-reduce loss", f, Stream::tensor,
          plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.tp, n.tokens * 8},

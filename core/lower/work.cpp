@@ -122,6 +122,22 @@ Compute streaming(Kernel kernel, DType dtype, int64_t rows, int64_t columns, int
   return c;
 }
 
+Compute adam(int64_t n, const AdamBytes& of, bool fused, bool clipped) {
+  int64_t read = of.gradient + of.weight + of.moments, written = of.weight + of.moments + of.copy;
+  int launches = 1;
+  if (!fused) {  // m *= b1; m += g; v *= b2; v += g g; root; / correction; + eps; w -= m / that; then the copy
+    const int64_t m = of.moments / 2, root = 4;
+    read = 5 * m + 2 * of.gradient + 2 * root + of.weight + m + root;
+    written = 4 * m + 3 * root + of.weight;
+    launches = 8;
+    if (clipped) read += of.gradient, written += of.gradient, ++launches;
+    if (of.copy > 0) read += of.weight, written += of.copy, ++launches;
+  }
+  Compute op = flat(Kernel::adam, DType::f32, n, n * read, n * written, 12);
+  op.launches = static_cast<uint16_t>(launches);
+  return op;
+}
+
 Compute flat(Kernel kernel, DType dtype, int64_t elements, int64_t read, int64_t written, double flops) {
   Compute op = streaming(kernel, dtype, 1, elements, read, written, flops);
   op.dims = {elements};

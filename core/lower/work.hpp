@@ -41,6 +41,13 @@ plan::Compute softmax_backward(const AttentionShape&, bool fused);
 /// A kernel whose time is its memory traffic: `read` + `written` bytes, `flops_per_element` over rows x columns.
 plan::Compute streaming(plan::Kernel, DType, int64_t rows, int64_t columns, int64_t read, int64_t written,
                         double flops_per_element, int launches = 1);
+/// Adam over n elements. Bytes of an element: the gradient as it is read, the weights that are updated, both moments
+/// together, and the copy that the model computes with (0: none). Not fused: torch's operations one after the other, with
+/// the gradient scaled in place first if it is clipped; weight decay not counted.
+struct AdamBytes {
+  int64_t gradient = 4, weight = 4, moments = 8, copy = 0;
+};
+plan::Compute adam(int64_t n, const AdamBytes&, bool fused, bool clipped);
 /// The same over a flat buffer: dims {elements}.
 plan::Compute flat(plan::Kernel, DType, int64_t elements, int64_t read, int64_t written, double flops_per_element);
 

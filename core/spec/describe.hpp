@@ -210,6 +210,7 @@ void describe(V& v, RecomputeSpec& r) {
   v.choice("kind", r.kind, kRequired);
   v.choice("method", r.method, kOptional);
   v.integer("layers", r.layers, kLayers, kOptional);
+  v.flag("early_stop", r.early_stop, kOptional);
 }
 
 template <class V>
@@ -279,17 +280,21 @@ void describe(V& v, TrainingSpec& t) {
   v.dtype("compute_dtype", t.compute_dtype, kOptional);
   v.dtype("param_dtype", t.param_dtype, kOptional);
   v.flag("master_weights", t.master_weights, kOptional);
+  v.choice("fp8_recipe", t.fp8_recipe, kOptional);
   v.choice("optimizer", t.optimizer, kOptional);
+  v.flag("fused_optimizer", t.fused_optimizer, kOptional);
   v.dtype("moment_dtype", t.moment_dtype, kOptional);
   v.number("gradient_clipping", t.gradient_clipping, 0, 1e9, kOptional);
   v.flag("dropout", t.dropout, kOptional);
   v.flag("fused_kernels", t.fused_kernels, kOptional);
   v.flag("packed_qkv", t.packed_qkv, kOptional);
+  v.flag("packed_qkv_gradient", t.packed_qkv_gradient, kOptional);
   v.choice("norm_kernel", t.norm_kernel, kOptional);
   v.choice("loss", t.loss, kOptional);
   v.flag("blocking_launch", t.blocking_launch, kOptional);
   v.flag("gradient_fusion", t.gradient_fusion, kOptional);
   v.flag("fused_loss", t.fused_loss, kOptional);
+  v.integer("loss_metrics", t.loss_metrics, Range{0, 16}, kOptional);
   v.integer("vocab_multiple", t.vocab_multiple, kWidth, kOptional);
   v.number("total_tokens", t.total_tokens, 0, 1e18, kOptional);
   v.natural("seed", t.seed, kOptional);

@@ -119,6 +119,11 @@ std::span<const Named<LossKind>> names_of(LossKind) {
                                           {"full_vocabulary", LossKind::full_vocabulary}};
   return k;
 }
+std::span<const Named<Fp8Recipe>> names_of(Fp8Recipe) {
+  static constexpr Named<Fp8Recipe> k[] = {
+      {"delayed", Fp8Recipe::delayed}, {"current", Fp8Recipe::current}, {"block", Fp8Recipe::block}};
+  return k;
+}
 std::span<const Named<NormKernel>> names_of(NormKernel) {
   static constexpr Named<NormKernel> k[] = {
       {"fused", NormKernel::fused}, {"eager", NormKernel::eager}, {"eager_fp32", NormKernel::eager_fp32}};

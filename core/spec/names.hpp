@@ -33,6 +33,7 @@ std::span<const Named<AttentionKernel>> names_of(AttentionKernel);
 std::span<const Named<OptimizerKind>> names_of(OptimizerKind);
 std::span<const Named<LossKind>> names_of(LossKind);
 std::span<const Named<NormKernel>> names_of(NormKernel);
+std::span<const Named<Fp8Recipe>> names_of(Fp8Recipe);
 
 /// As the files and the options spell a number format: fp16 rather than the plan's f16. For everything a user reads.
 std::string_view spelled(DType);

@@ -218,6 +218,9 @@ struct RecomputeSpec {
   RecomputeKind kind = RecomputeKind::none;
   RecomputeMethod method = RecomputeMethod::uniform;
   int64_t layers = 1;  // uniform: layers per checkpoint; block: layers of each chunk that are recomputed
+  // A checkpoint is recomputed up to the last tensor that its backward reads: not its last product (torch 2.1 and later,
+  // use_reentrant=False).
+  bool early_stop = false;
   bool operator==(const RecomputeSpec&) const = default;
 };
 
@@ -275,13 +278,23 @@ enum class NormKernel : uint8_t {
   eager_fp32  // plain ops in fp32: also the normalised rows and the input in fp32
 };
 
+/// How the scale of an 8-bit tensor is found.
+enum class Fp8Recipe : uint8_t {
+  delayed,  // from the maxima of earlier steps, which the cast records: one pass
+  current,  // from the maximum of this tensor (or of each of its rows): a pass of its own before the cast
+  block     // of each block of elements (mxfp8, 128 x 128), found in the pass that casts
+};
+
 struct TrainingSpec {
   int64_t micro_batch = 1, global_batch = 1;  // sequences
   int64_t seq_len = 0;
   DType compute_dtype = DType::bf16;  // of matrix products and of all kernels beside them (fp8: only of products)
   DType param_dtype = DType::bf16;    // of the weights as they are kept between their uses
   bool master_weights = true;         // fp32 copy in the optimizer
+  Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
   OptimizerKind optimizer = OptimizerKind::adam;
+  bool fused_optimizer =
+      true;  // Adam in one kernel; else every operation of it is a pass of its own (torch, not fused)
   DType moment_dtype = DType::f32;
   double gradient_clipping = 1.0;  // 0: none
   bool dropout = false;
@@ -289,11 +302,15 @@ struct TrainingSpec {
   // keeps: the activated gate of a gated MLP, and q and k both before and after rope where qkv is one tensor.
   bool fused_kernels = true;
   bool packed_qkv = true;  // q, k and v are columns of one tensor, which lives as long as any of them is needed
+  // Attention's backward writes the gradients of packed q, k and v where they belong (Transformer Engine); else the
+  // backward of torch's split joins them: a pass over the three.
+  bool packed_qkv_gradient = true;
   NormKernel norm_kernel = NormKernel::fused;
   LossKind loss = LossKind::vocabulary_parallel;
   bool blocking_launch = false;  // CUDA_LAUNCH_BLOCKING=1: the host issues an op when the one before is over
   bool gradient_fusion = true;   // weight-gradient products add into the gradient buffer; else a kernel of its own does
   bool fused_loss = false;       // no fp32 copy of the logits
+  int64_t loss_metrics = 0;  // cross entropies of each micro-batch that only a log reads: plain torch, forward alone
   int64_t vocab_multiple = 128;  // vocabulary padded to a multiple of this times tensor
   double total_tokens = 0;       // of the whole run; 0: unknown
   uint64_t seed = 1234;

@@ -275,6 +275,18 @@ TEST(Mapping, EveryRuleHasAUserAndASource) {
   EXPECT_THAT(map_of({{"Megatron-Core r0.8.0", "Paxml (JAX)"}}).skip, HasSubstr("JAX"));
 }
 
+TEST(Mapping, Fp8WordsNameTheRecipe) {
+  for (const auto& [words, recipe] : {std::pair{"fp8", Fp8Recipe::delayed},
+                                      {"fp8 (current scaling)", Fp8Recipe::current},
+                                      {"fp8 (rowwise)", Fp8Recipe::current},
+                                      {"fp8 (float8 linear)", Fp8Recipe::current},
+                                      {"fp8 (mxfp8)", Fp8Recipe::block}}) {
+    const JobSpec job = job_of(map_of({{"precision: bf16", (std::string("precision: ") + words).c_str()}}));
+    EXPECT_EQ(job.training.compute_dtype, DType::f8) << words;
+    EXPECT_EQ(job.training.fp8_recipe, recipe) << words;
+  }
+}
+
 TEST(Mapping, WhatIsNotBuiltIsSkippedWithAReason) {
   const std::pair<std::pair<const char*, const char*>, const char*> table[] = {
       {{"attention: MHA}", "attention: MHA, moe: {experts: 8}}"}, "mixture of experts"},
@@ -283,7 +295,7 @@ TEST(Mapping, WhatIsNotBuiltIsSkippedWithAReason) {
       {{"zero_stage: 1", "zero_stage: 2"}, "sharded weights on pipeline stages"},
       {{"zero_stage: 1", "zero_stage: 3"}, "sharded weights on pipeline stages"},
       {{"cp: 1", "cp: 2"}, "context parallelism"},
-      {{"precision: bf16", "precision: fp8 (mxfp8)"}, "fp8"},
+      {{"precision: bf16", "precision: fp4 (nvfp4)"}, "fp4"},
       {{"task: pretrain", "task: lora"}, "lora"},
       {{"offload: none", "offload: optimizer"}, "offload"},
       {{"recompute: selective", "'recompute': 'selective (norm, act)'"}, "recompute"},

@@ -176,8 +176,8 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
       if (clipped) reads.push_back(ref(c.grad_norm));
       for (const auto& r : {master, ref(k.moment1), ref(k.moment2)}) reads.push_back(r);
       const BufferRef writes[] = {w, master, ref(k.moment1), ref(k.moment2)};
-      Compute op = flat(Kernel::adam, DType::f32, n, n * (gradient_size + state + 2 * moment),
-                        n * (state + 2 * moment + (k.master.valid() ? size_of(c.act) : 0)), 12);
+      Compute op = adam(n, {gradient_size, state, 2 * moment, k.master.valid() ? size_of(c.act) : 0},
+                        c.training().fused_optimizer, clipped);
       op.scalar = c.training().gradient_clipping;
       b.op("adam", Phase::optimizer, Stream::compute, op, reads, writes);
     } else {
@@ -200,7 +200,9 @@ void narrow_layer(BlockBuilder& b, const Context& c, int offset) {
   for (size_t k = 0; k < c.parameters.size(); ++k) {
     const Parameter& q = c.parameters[k];
     if (!q.narrow.valid()) continue;
-    Compute op = flat(Kernel::cast, DType::f8, q.elements, q.elements * size_of(c.act), 2 * q.elements, 2);
+    const int64_t passes = narrowing_passes(c);
+    Compute op = flat(Kernel::cast, DType::f8, q.elements, passes * q.elements * size_of(c.act), 2 * q.elements, 2);
+    op.launches = static_cast<uint16_t>(passes);
     b.compute("fp8 weights", Phase::optimizer, op, {c.weight(static_cast<int>(k), offset)},
               {ref(q.narrow, offset), ref(q.narrow_transposed, offset)});
   }

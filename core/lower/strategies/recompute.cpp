@@ -38,20 +38,25 @@ std::vector<Run> runs_of(const RecomputeSpec& r, int64_t layers) {
   return runs;
 }
 
+/// Dropout keeps its mask behind the last product, so nothing is left out.
+bool stops_early(const Context& c) { return c.strategy().recompute.early_stop && !c.remade.output_mask.valid(); }
+
 /// `at`: of the group's first layer, from the first of the segment.
 void group_forward(BlockBuilder& b, const Context& c, int64_t at, int64_t group, bool again) {
   const BufferId hidden = c.edge.hidden, flow = c.tmp.flow;
+  const bool stops = again && stops_early(c);
   for (int64_t j = at; j < at + group; ++j) {
     const BufferRef in = ref(j == at ? hidden : flow, j);
     const BufferRef out = ref(j + 1 < at + group || again ? flow : hidden, j + 1);
-    layer_forward(b, c, c.remade, static_cast<int>(j), in, out, again ? Phase::recompute : Phase::forward);
+    layer_forward(b, c, c.remade, static_cast<int>(j), in, out, again ? Phase::recompute : Phase::forward,
+                  stops && j + 1 == at + group);
   }
 }
 
 void group_backward(BlockBuilder& b, const Context& c, int64_t at, int64_t group) {
   const BufferId hidden = c.edge.hidden, flow = c.tmp.flow, d_hidden = c.tmp.d_hidden;
   group_forward(b, c, at, group, true);
-  b.discard(ref(flow, at + group));
+  if (!stops_early(c)) b.discard(ref(flow, at + group));
   for (int64_t j = at + group - 1; j >= at; --j)
     layer_backward(b, c, c.remade, static_cast<int>(j), ref(j == at ? hidden : flow, j), ref(d_hidden, j + 1),
                    ref(d_hidden, j));

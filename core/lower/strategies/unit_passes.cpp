@@ -413,6 +413,11 @@ struct UnitHooks::State {
     const bool adds_whole = pieces[0].f->accumulated.valid();
     if (summed && (!aside || adds_whole)) b.before_next_compute(of_op(*summed));
 
+    // FSDP 1: weights are views that torch's split made of the flat one, so the backward of split joins their gradients.
+    if (aside && !summed)
+      for (const Piece& p : pieces)
+        b.compute("join gradients", Phase::backward_weight, move(c, Kernel::copy, {p.x}, p.x), {p.x}, {p.x});
+
     // Whole gradients of several micro-batches.
     if (adds_whole) {
       for (Piece& p : pieces) {

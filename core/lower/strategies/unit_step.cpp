@@ -119,8 +119,7 @@ void unit_step_blocks(Context& c, ChunkPart& part) {
           reads.push_back(ref(m));
           writes.push_back(ref(m));
         }
-        const int64_t moments = 2 * size_of(t.moment_dtype);
-        op = flat(Kernel::adam, DType::f32, n, n * (gradient + state + moments), n * (state + moments + copy), 12);
+        op = adam(n, {gradient, state, 2 * size_of(t.moment_dtype), copy}, t.fused_optimizer, clipped);
       } else {
         op = flat(Kernel::sgd, DType::f32, n, n * (gradient + state), n * (state + copy), 2);
       }

@@ -123,6 +123,44 @@ TEST(Lower, MatrixFlopsAreThoseOfTheModel) {
   j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::uniform, 1};  // one more forward of the layers
   const double again = 2 * static_cast<double>(n.attention + n.mlp) * tokens + attention * 4 / 14;
   EXPECT_NEAR(matrix_flops(lower(j).value()) / (6 * weights * tokens + attention + again), 1.0, 1e-12);
+  j.strategy.recompute.early_stop = true;  // but not of the last product, whose output nobody needs
+  const double left_out = 2.0 * static_cast<double>(j.model.layers * j.model.ffn_hidden * j.model.hidden) * tokens;
+  EXPECT_NEAR(matrix_flops(lower(j).value()) / (6 * weights * tokens + attention + again - left_out), 1.0, 1e-12);
+  j.training.dropout = true;  // the mask behind it is needed
+  EXPECT_NEAR(matrix_flops(lower(j).value()) / (6 * weights * tokens + attention + again), 1.0, 1e-12);
+}
+
+/// Bytes that the kernels of a name move, each op once.
+double bytes_named(const JobSpec& j, std::string_view name) {
+  auto r = lower(j);
+  EXPECT_TRUE(r.ok()) << to_text(r.errors());
+  double bytes = 0;
+  for (const plan::Block& block : r.value().blocks)
+    for (const plan::Op& op : block.ops)
+      if (const auto* kernel = std::get_if<plan::Compute>(&op.body); kernel && op.name == name)
+        bytes += static_cast<double>(kernel->work.bytes_read + kernel->work.bytes_written);
+  return bytes;
+}
+
+TEST(Lower, WhatFrameworksDoInMorePasses) {
+  JobSpec j = tiny_job();
+  // Adam: 28 bytes a parameter and the 16-bit copy; torch's operations 80, 8 for the clipped gradient, 6 for the copy.
+  const double fused = bytes_named(j, "adam");
+  j.training.fused_optimizer = false;
+  EXPECT_NEAR(bytes_named(j, "adam") / fused, (80.0 + 8 + 6) / 30, 1e-9);
+  // The gradients of q, k and v, read and written once more.
+  EXPECT_EQ(bytes_named(j, "join qkv gradients"), 0);
+  j.training.packed_qkv_gradient = false;
+  EXPECT_GT(bytes_named(j, "join qkv gradients"), 0);
+  // A scale of the tensor's own maximum: read twice, 4 + 2 bytes for 2 + 2.
+  j.training.compute_dtype = DType::f8;
+  const double delayed = bytes_named(j, "fp8 cast");
+  j.training.fp8_recipe = Fp8Recipe::current;
+  EXPECT_NEAR(bytes_named(j, "fp8 cast") / delayed, 1.5, 1e-9);
+  // Each metric: cast to fp32, log_softmax; 14 bytes a logit.
+  j.training.loss_metrics = 2;
+  const double logits = static_cast<double>(j.training.micro_batch * j.training.seq_len * j.model.vocab);
+  EXPECT_GE(bytes_named(j, "metric cast") + bytes_named(j, "metric loss"), 2 * 14 * logits);
 }
 
 TEST(Lower, TensorTrafficPerLayerAndMicroBatch) {
@@ -425,6 +463,8 @@ TEST(Lower, KeysWithoutEffectAreSaid) {
        [&](StrategySpec& s) { none(s), s.recompute.layers = 4; }, full},
       {"recompute.method has no effect with recompute.kind none",
        [&](StrategySpec& s) { none(s), s.recompute.method = RecomputeMethod::block; }, full},
+      {"recompute.early_stop has no effect with recompute.kind none",
+       [&](StrategySpec& s) { none(s), s.recompute.early_stop = true; }, full},
   };
   const auto says = [](const JobSpec& j, const std::string& text) {
     auto r = lower(j);

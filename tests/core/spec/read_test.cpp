@@ -258,7 +258,7 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     s.ddp_first_bucket = Bytes{between(1, int64_t{1} << 20)};
     s.bucket_elements = between(0, 1 << 30);
     s.gradient_dtype = coin() ? DType::bf16 : DType::f32;
-    s.recompute = {any_of_names(RecomputeKind{}), any_of_names(RecomputeMethod{}), between(1, 80)};
+    s.recompute = {any_of_names(RecomputeKind{}), any_of_names(RecomputeMethod{}), between(1, 80), coin()};
     s.attention = any_of_names(s.attention);
     s.fsdp.sharding = any_of_names(s.fsdp.sharding), s.fsdp.wrap = any_of_names(s.fsdp.wrap);
     s.fsdp.backward_prefetch = any_of_names(s.fsdp.backward_prefetch);
@@ -275,7 +275,8 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     t.compute_dtype = coin() ? DType::f8 : DType::f16, t.param_dtype = coin() ? DType::f32 : DType::bf16;
     t.moment_dtype = coin() ? DType::f32 : DType::bf16;
     t.master_weights = coin(), t.dropout = coin(), t.fused_kernels = coin(), t.fused_loss = coin();
-    t.optimizer = any_of_names(t.optimizer);
+    t.optimizer = any_of_names(t.optimizer), t.fp8_recipe = any_of_names(t.fp8_recipe);
+    t.fused_optimizer = coin(), t.packed_qkv_gradient = coin(), t.loss_metrics = between(0, 16);
     t.packed_qkv = coin(), t.norm_kernel = any_of_names(t.norm_kernel), t.loss = any_of_names(t.loss);
     t.gradient_clipping = static_cast<double>(between(0, 1000)) / 7;
     t.total_tokens = static_cast<double>(between(0, int64_t{1} << 50));
