@@ -72,6 +72,28 @@ void job_to_step_time(benchmark::State& state) {
 }
 BENCHMARK(job_to_step_time)->Unit(benchmark::kMicrosecond);
 
+/// The next point of a search: one number of the strategy changed (4 and 8 stages in turn), planned anew, simulated,
+/// memory checked. `allocator`: with what the caching allocator holds beyond the peak, as the report has it.
+void next_point(benchmark::State& state, bool allocator) {
+  const JobSpec job = read(kExample);
+  const sim::Models models = models_for(job);
+  RunOptions options;
+  options.models = &models;
+  options.breakdown = false;
+  JobSpec point = job;
+  for (auto _ : state) {
+    point.strategy.pipeline = point.strategy.pipeline == 4 ? 8 : 4;
+    auto result = run_job(point, options);
+    WT_CHECK(result.ok(), "{}", to_text(result.errors()));
+    benchmark::DoNotOptimize(result.value().report.memory.fits);
+    if (allocator) benchmark::DoNotOptimize(report::memory_report(point, result.value().plan).fits);
+  }
+}
+void search_next_point(benchmark::State& state) { next_point(state, false); }
+void search_next_point_with_allocator(benchmark::State& state) { next_point(state, true); }
+BENCHMARK(search_next_point)->Unit(benchmark::kMicrosecond);
+BENCHMARK(search_next_point_with_allocator)->Unit(benchmark::kMicrosecond);
+
 // ------------------------------------------------------------------------------------------ beside the peers
 
 const char kGpt[] =

@@ -36,6 +36,15 @@ void CachingAllocator::return_cached() {
     });
 }
 
+void CachingAllocator::restart(int64_t limit) {
+  limit_ = limit;
+  reserved_ = peak_ = retries_ = 0;
+  failed_ = false;
+  blocks_.clear();
+  unused_.clear();
+  for (FreeBlocks& pool : free_) pool.clear();
+}
+
 CachingAllocator::Handle CachingAllocator::reserve(int64_t bytes) {
   const int64_t size = std::clamp(round_up(bytes, kMinBlock), kMinBlock, kLargest);
   const bool small = size <= kSmall;

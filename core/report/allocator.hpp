@@ -19,6 +19,8 @@ class CachingAllocator {
   using Handle = uint32_t;
   explicit CachingAllocator(int64_t limit = std::numeric_limits<int64_t>::max()) : limit_(limit) {}
 
+  /// As if new; keeps its tables, which the next replay fills alike.
+  void restart(int64_t limit);
   /// Always serves; `failed()` tells whether the limit would have refused a request.
   Handle reserve(int64_t bytes);
   void release(Handle);

@@ -22,15 +22,30 @@ class NumberSet {
     set(summary_[n / 4096], n / 64, words_[n / 64] != 0);
   }
   /// The lowest of all, of `from` and above; kNone if there is none.
-  uint32_t first() const;
-  uint32_t next(uint32_t from) const;
+  uint32_t first() const { return summary_.empty() ? kNone : first_from(0, summary_[0]); }
+  uint32_t next(uint32_t from) const {
+    uint32_t word = from / 64;
+    if (word >= words_.size()) return kNone;
+    if (const uint64_t bits = words_[word] & ~uint64_t{0} << from % 64; bits != 0)
+      return word * 64 + static_cast<uint32_t>(std::countr_zero(bits));
+    if (++word >= words_.size()) return kNone;
+    return first_from(word / 64, summary_[word / 64] & ~uint64_t{0} << word % 64);
+  }
 
  private:
   static void set(uint64_t& word, uint32_t n, bool in) {
     word = (word & ~(uint64_t{1} << n % 64)) | uint64_t{in} << n % 64;
   }
   void grow(uint32_t n);
-  uint32_t first_from(uint32_t summary, uint64_t marked) const;
+  /// The lowest of the words that `marked` and the summaries behind it name.
+  uint32_t first_from(uint32_t summary, uint64_t marked) const {
+    while (marked == 0) {
+      if (++summary >= summary_.size()) return kNone;
+      marked = summary_[summary];
+    }
+    const uint32_t word = summary * 64 + static_cast<uint32_t>(std::countr_zero(marked));
+    return word * 64 + static_cast<uint32_t>(std::countr_zero(words_[word]));
+  }
   std::vector<uint64_t> words_, summary_;
 };
 
@@ -43,11 +58,26 @@ class FreeBlocks {
     const Class known = table_[place(size)];
     return known != kNone ? known : make_class(size);
   }
-  void insert(Class, uint32_t block);
+  void insert(Class id, uint32_t block) {
+    OfSize& c = classes_[id];
+    c.blocks.assign(block, true);
+    ++c.count;
+    occupied_.assign(c.rank, true);
+  }
   /// It must be there.
-  void erase(Class, uint32_t block);
+  void erase(Class id, uint32_t block) {
+    OfSize& c = classes_[id];
+    c.blocks.assign(block, false);
+    --c.count;
+    occupied_.assign(c.rank, c.count > 0);
+  }
   /// kNone: no block is large enough. It stays.
-  uint32_t best_fit(Class) const;
+  uint32_t best_fit(Class id) const {
+    const uint32_t rank = occupied_.next(classes_[id].rank);
+    return rank == kNone ? kNone : classes_[order_[rank]].blocks.first();
+  }
+  /// No block is left; the sizes that were met stay known.
+  void clear();
   /// Takes out the blocks for which `f(block)` is true; asked in order of size, then number.
   template <class F>
   void erase_if(F&& f) {

@@ -111,8 +111,9 @@ void Requests::unroll(const plan::Block& block, Block& out) const {
   }
 }
 
-Held Requests::run(const plan::Program& program, int64_t limit) const {
-  CachingAllocator allocator(limit);
+Held Requests::run(const plan::Program& program, int64_t limit) {
+  CachingAllocator& allocator = allocator_;
+  allocator.restart(limit);
   const auto chunks = static_cast<uint32_t>(std::max<size_t>(1, program.chunks.size()));
   std::vector<uint32_t> numbers;
   uint32_t kept = 1;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/plan/plan.hpp"
+#include "core/report/allocator.hpp"
 #include "core/spec/specs.hpp"
 
 namespace wt::report {
@@ -20,7 +21,7 @@ class Requests {
  public:
   /// `device`: bytes of each buffer on the device, 0 for the others.
   Requests(const JobSpec&, const plan::Plan&, const std::vector<int64_t>& device);
-  Held run(const plan::Program&, int64_t limit) const;
+  Held run(const plan::Program&, int64_t limit);
 
  private:
   enum class Act : uint8_t { reserve, release, touch };  // touch: autograd makes a gradient tensor where there is none
@@ -47,6 +48,7 @@ class Requests {
   std::vector<uint32_t> first_;                   // instance of layer -1 of each buffer
   uint32_t ones_ = 0, chunks_ = 0, batches_ = 0;  // instances of each region
   std::vector<Block> blocks_;
+  CachingAllocator allocator_;
 };
 
 }  // namespace wt::report
