@@ -76,12 +76,15 @@ function(wt_little_optimised target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# wt_test(core/plan [DEPS ...] [LABELS threads]): one test program per folder of tests/, from all *_test.cpp in it.
-# The label `threads` means: also run under ThreadSanitizer.
+# wt_test(core/plan [DEPS ...] [LABELS threads] [EXCEPT regex]): one test program per folder of tests/, from all .cpp in it
+# but for those that match EXCEPT. The label `threads` means: also run under ThreadSanitizer.
 add_custom_target(threads_tests)
 function(wt_test folder)
-  cmake_parse_arguments(arg "" "" "DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "EXCEPT" "DEPS;LABELS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cpp")
+  if(arg_EXCEPT)
+    list(FILTER sources EXCLUDE REGEX "${arg_EXCEPT}")
+  endif()
   if(NOT sources)
     return()
   endif()

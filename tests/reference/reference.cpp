@@ -53,8 +53,14 @@ void Reference::run(size_t step_order, bool setup) {
   }
   match();
   // Passes over all streams in a random order. Each stream of each rank has a pace of its own, from always to one pass in
-  // 64, so that some are far ahead of others: a wait that is missing is then crossed.
-  std::vector<std::pair<size_t, size_t>> heads;
+  // 64, so that some are far ahead of others: a wait that is missing is then crossed. A pass in which nothing would move
+  // moves the first of the fastest: until one of them does, nothing else happens.
+  using Head = std::pair<size_t, size_t>;  // rank, stream
+  const auto ended = [&](const Head& head) {
+    const Rank& rank = ranks_[head.first];
+    return rank.next[head.second] >= rank.queue[head.second].size();
+  };
+  std::vector<Head> heads;
   for (size_t r = 0; r < ranks_.size(); ++r)
     for (size_t s = 0; s < kStreams; ++s) heads.emplace_back(r, s);
   std::vector<std::array<uint64_t, kStreams>> pace(ranks_.size());
@@ -62,18 +68,29 @@ void Reference::run(size_t step_order, bool setup) {
     for (uint64_t& p : rank) p = uint64_t{1} << random_() % 7;
   for (;;) {
     std::shuffle(heads.begin(), heads.end(), random_);
-    bool open = false, possible = false;
-    for (const auto& [r, s] : heads) {
+    bool moved = false;
+    const Head* fastest = nullptr;
+    for (const Head& head : heads) {
+      const auto [r, s] = head;
       Rank& rank = ranks_[r];
-      if (rank.next[s] >= rank.queue[s].size()) continue;
-      open = true;
+      if (ended(head)) continue;
       const uint32_t task = rank.queue[s][rank.next[s]];
       if (rank.tasks[task].arrived || !ready(rank, rank.tasks[task])) continue;
-      possible = true;
-      if (random_() % pace[r][s] == 0) start(r, task);
+      if (random_() % pace[r][s] == 0) {
+        start(r, task);
+        moved = true;
+      } else if (!fastest || pace[r][s] < pace[fastest->first][fastest->second]) {
+        fastest = &head;
+      }
     }
-    if (!open) break;
-    if (!possible) stuck();
+    if (!moved && fastest) {
+      const Rank& rank = ranks_[fastest->first];
+      start(fastest->first, rank.queue[fastest->second][rank.next[fastest->second]]);
+      moved = true;
+    }
+    std::erase_if(heads, ended);
+    if (heads.empty()) break;
+    if (!moved) stuck();
   }
   for (const Rank& r : ranks_)
     for (const auto& [k, data] : r.storage) {
