@@ -31,6 +31,7 @@ void check(wt::Result<Spec> first, Print print, Parse parse) {
   wt::Result<Spec> second = parse(text);
   WT_CHECK(second.ok(), "{}\n{}", wt::to_text(second.errors()), text);
   if constexpr (requires { second.value().warnings; }) second.value().warnings = first.value().warnings;
+  if constexpr (requires { second.value().assumptions; }) second.value().assumptions = first.value().assumptions;
   WT_CHECK(second.value() == first.value(), "{}", text);
 }
 
