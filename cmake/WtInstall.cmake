@@ -65,6 +65,6 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_DEBIAN_DEV_PACKAGE_NAME windtunnel-dev)
   set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
   set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
-      "windtunnel (= ${PROJECT_VERSION}), pkg-config, libfmt-dev, libyaml-cpp-dev, nlohmann-json3-dev, libzstd-dev, zlib1g-dev, libeigen3-dev, libdnnl-dev")
+      "windtunnel (= ${PROJECT_VERSION}), pkg-config, libfmt-dev, libyaml-cpp-dev, nlohmann-json3-dev, libtomlplusplus-dev, libzstd-dev, zlib1g-dev, libeigen3-dev, libdnnl-dev")
   include(CPack)
 endif()

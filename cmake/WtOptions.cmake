@@ -59,6 +59,7 @@ if(NOT TARGET yaml-cpp::yaml-cpp)  # yaml-cpp 0.7 exports the bare name
   add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
 endif()
 wt_find(nlohmann_json)
+wt_find(tomlplusplus)
 find_package(CLI11 REQUIRED)
 wt_find(ZLIB)
 wt_find(PkgConfig)

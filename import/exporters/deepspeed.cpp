@@ -1,0 +1,64 @@
+// A job as a DeepSpeed configuration. Model, sequence length and stages go to the script; its engine takes them as arguments.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/spec/names.hpp"
+#include "import/export.hpp"
+
+namespace wt::import {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json zero_of(const StrategySpec& s) {
+  Json z;
+  const int stage = s.data_parallel == DataParallel::zero1   ? 1
+                    : s.data_parallel == DataParallel::zero2 ? 2
+                    : s.data_parallel == DataParallel::zero3 ? 3
+                                                             : 0;
+  z["stage"] = stage;
+  if (stage >= 2) z["overlap_comm"] = s.overlap_grad_reduce;
+  if (stage >= 1 && s.bucket_elements > 0) z["reduce_bucket_size"] = s.bucket_elements;
+  if (stage == 3) {
+    z["stage3_prefetch_bucket_size"] = s.zero.prefetch_elements;
+    z["stage3_param_persistence_threshold"] = s.zero.persistence_threshold;
+    z["stage3_max_live_parameters"] = s.zero.max_live_parameters;
+    z["stage3_max_reuse_distance"] = s.zero.max_reuse_distance;
+  }
+  return z;
+}
+
+Written write(const JobSpec& j) {
+  const StrategySpec& s = j.strategy;
+  const TrainingSpec& t = j.training;
+  Json c;
+  c["train_batch_size"] = t.global_batch;
+  c["train_micro_batch_size_per_gpu"] = t.micro_batch;
+  c["gradient_clipping"] = t.gradient_clipping;
+  if (t.param_dtype == DType::f16) c["fp16"]["enabled"] = true;
+  if (t.param_dtype == DType::bf16) c["bf16"]["enabled"] = true;
+  if (t.param_dtype == DType::bf16 && t.moment_dtype == DType::bf16) c["bf16"]["bf16_optimizer_states"] = true;
+  c["zero_optimization"] = zero_of(s);
+  c["optimizer"] = {{"type", t.optimizer == OptimizerKind::sgd ? "SGD" : "AdamW"}, {"params", {{"lr", 1e-4}}}};
+  if (s.gradient_dtype != t.param_dtype) c["communication_data_type"] = spelled(s.gradient_dtype);
+  if (s.tensor > 1 && s.pipeline == 1) c["tensor_parallel"]["autotp_size"] = s.tensor;
+  Written out{c.dump(2) + "\n", {fmt::format("training.seq_len={}", t.seq_len)}};
+  if (s.pipeline > 1) out.beside.push_back(fmt::format("strategy.pipeline={}", s.pipeline));
+  if (s.tensor > 1 && s.pipeline > 1) out.beside.push_back(fmt::format("strategy.tensor={}", s.tensor));
+  if (s.recompute.kind != RecomputeKind::none) {
+    out.beside.push_back(fmt::format("strategy.recompute.kind={}", to_text(s.recompute.kind)));
+    if (s.recompute.layers != 1) out.beside.push_back(fmt::format("strategy.recompute.layers={}", s.recompute.layers));
+    if (s.recompute.method != RecomputeMethod::uniform)
+      out.beside.push_back(fmt::format("strategy.recompute.method={}", to_text(s.recompute.method)));
+  }
+  return out;
+}
+
+}  // namespace
+
+extern const Exporter exporters_deepspeed;
+const Exporter exporters_deepspeed = {"deepspeed", "DeepSpeed JSON", "ds_config.json", false, write};
+
+}  // namespace wt::import
