@@ -1,9 +1,9 @@
 // Export and back: the same plan where the format can say it, and the keys it cannot say by name.
+#include "import/export.hpp"
 #include "common.hpp"
 #include "core/lower/lower.hpp"
 #include "core/plan/plan_io.hpp"
 #include "core/spec/read.hpp"
-#include "import/export.hpp"
 
 namespace wt::import {
 namespace {
@@ -13,12 +13,16 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const std::string kModel =
-    "model: {name: m, layers: 8, hidden: 512, ffn_hidden: 1024, heads: 8, kv_heads: 4, head_dim: 64, vocab: 1000, max_context: 2048, "
+    "model: {name: m, layers: 8, hidden: 512, ffn_hidden: 1024, heads: 8, kv_heads: 4, head_dim: 64, vocab: 1000, "
+    "max_context: 2048, "
     "gated_mlp: true, activation: silu, norm: rms_norm, position: rotary, tied_embeddings: false}\n"
     "cluster: {from: dgx-h100, nodes: 2}\n";
 
 JobSpec job_of(const std::string& strategy, const std::string& training) {
-  auto job = parse_job(kModel + "strategy: {" + strategy + "}\ntraining: {micro_batch: 1, global_batch: 32, seq_len: 1024, precision: bf16, " + training + "}\n", "job.yaml");
+  auto job = parse_job(kModel + "strategy: {" + strategy +
+                           "}\ntraining: {micro_batch: 1, global_batch: 32, seq_len: 1024, precision: bf16, " +
+                           training + "}\n",
+                       "job.yaml");
   EXPECT_TRUE(job) << to_text(job.errors());
   return std::move(job.value());
 }
@@ -33,10 +37,11 @@ uint64_t digest_of(JobSpec job) {
 }
 
 TEST(Export, MegatronCarriesAMegatronJob) {
-  const JobSpec job = job_of("tensor: 2, pipeline: 2, virtual_stages: 2, schedule: interleaved, sequence_parallel: true, "
-                             "data_parallel: distributed_optimizer, overlap_grad_reduce: true, overlap_param_gather: true, "
-                             "recompute: {kind: full, method: block, layers: 1}",
-                             "host_profile: megatron, dropout: false, seed: 7");
+  const JobSpec job = job_of(
+      "tensor: 2, pipeline: 2, virtual_stages: 2, schedule: interleaved, sequence_parallel: true, "
+      "data_parallel: distributed_optimizer, overlap_grad_reduce: true, overlap_param_gather: true, "
+      "recompute: {kind: full, method: block, layers: 1}",
+      "host_profile: megatron, dropout: false, seed: 7");
   const auto exported = export_job(job, *find_exporter("megatron"));
   ASSERT_TRUE(exported) << to_text(exported.errors());
   EXPECT_THAT(exported.value().not_carried, IsEmpty());
@@ -48,15 +53,18 @@ TEST(Export, MegatronCarriesAMegatronJob) {
 }
 
 TEST(Export, WhatMegatronCannotSayIsNamed) {
-  const auto exported = export_job(job_of("kept_edges: 2", "host_profile: megatron, norm_kernel: eager"), *find_exporter("megatron"));
+  const auto exported =
+      export_job(job_of("kept_edges: 2", "host_profile: megatron, norm_kernel: eager"), *find_exporter("megatron"));
   ASSERT_TRUE(exported) << to_text(exported.errors());
   EXPECT_THAT(exported.value().not_carried, Contains(HasSubstr("strategy.kept_edges: 2, reads back as -1")));
   EXPECT_THAT(exported.value().not_carried, Contains(HasSubstr("training.norm_kernel: eager")));
 }
 
 TEST(Export, DeepSpeedCarriesZeroThree) {
-  const JobSpec job = job_of("data_parallel: zero3, overlap_grad_reduce: true, gradient_dtype: bf16, bucket_elements: 1000000, zero: {prefetch_elements: 100000}, recompute: full",
-                             "host_profile: eager, vocab_multiple: 1");
+  const JobSpec job = job_of(
+      "data_parallel: zero3, overlap_grad_reduce: true, gradient_dtype: bf16, bucket_elements: 1000000, zero: "
+      "{prefetch_elements: 100000}, recompute: full",
+      "host_profile: eager, vocab_multiple: 1");
   const auto exported = export_job(job, *find_exporter("deepspeed"));
   ASSERT_TRUE(exported) << to_text(exported.errors());
   EXPECT_THAT(exported.value().not_carried, IsEmpty());
@@ -65,16 +73,20 @@ TEST(Export, DeepSpeedCarriesZeroThree) {
 }
 
 TEST(Export, TorchtitanCarriesFsdpTwo) {
-  const JobSpec job = job_of("tensor: 2, sequence_parallel: true, data_parallel: fsdp2, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: true, recompute: full",
-                             "host_profile: compiled, vocab_multiple: 1");
+  const JobSpec job = job_of(
+      "tensor: 2, sequence_parallel: true, data_parallel: fsdp2, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: "
+      "true, recompute: full",
+      "host_profile: compiled, vocab_multiple: 1");
   const auto exported = export_job(job, *find_exporter("torchtitan"));
   ASSERT_TRUE(exported) << to_text(exported.errors());
   EXPECT_THAT(exported.value().not_carried, IsEmpty());
 }
 
 TEST(Export, AccelerateCarriesFsdp) {
-  const JobSpec job = job_of("data_parallel: fsdp, fsdp: {sharding: shard_grad_op, backward_prefetch: post}, gradient_dtype: bf16, overlap_grad_reduce: true",
-                             "host_profile: eager, vocab_multiple: 1");
+  const JobSpec job = job_of(
+      "data_parallel: fsdp, fsdp: {sharding: shard_grad_op, backward_prefetch: post}, gradient_dtype: bf16, "
+      "overlap_grad_reduce: true",
+      "host_profile: eager, vocab_multiple: 1");
   const auto exported = export_job(job, *find_exporter("fsdp"));
   ASSERT_TRUE(exported) << to_text(exported.errors());
   EXPECT_THAT(exported.value().not_carried, IsEmpty());
