@@ -87,6 +87,8 @@ void make_mesh(Context& c) {
     c.embedding = add("embedding", {pp}, plan::AxisFilter{pp, {0, c.n.p - 1}});
 }
 
+}  // namespace
+
 int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std::vector<plan::Shard> shards,
                   bool per_layer, Init init, double scale) {
   Parameter q;
@@ -148,6 +150,8 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
   return static_cast<int>(c.parameters.size() - 1);
 }
 
+namespace {
+
 /// Registration order is Megatron's: embedding, layers, final norm, head. Buckets run through it backwards.
 void make_parameters(Context& c) {
   const auto& m = c.job.model;
@@ -167,7 +171,7 @@ void make_parameters(Context& c) {
   auto gain = [&](const char* name, int64_t size, bool layer) {
     return add_parameter(c, name, {size}, {}, layer, Init::ones, 0);
   };
-  const double sigma = 0.02, sigma_out = 0.02 / std::sqrt(2.0 * static_cast<double>(m.layers));
+  const double sigma = kSigma, sigma_out = output_sigma(m);
   const bool beta = m.norm == Norm::layer_norm;
 
   id.embedding = weight("embedding", {n.vocab, n.h}, shard(0), false, sigma);
@@ -180,7 +184,10 @@ void make_parameters(Context& c) {
   id.norm1_gamma = gain("norm1.gamma", n.h, true);
   if (beta) id.norm1_beta = zeros("norm1.beta", n.h, {}, true);
   // Rows of qkv are grouped by key/value head (its queries, then k, then v), so a contiguous cut keeps groups whole.
-  id.qkv = weight("qkv", {n.qkv, n.h}, shard(0), true, sigma);
+  if (m.mla)
+    make_latent_parameters(c);
+  else
+    id.qkv = weight("qkv", {n.qkv, n.h}, shard(0), true, sigma);
   if (m.attention_bias) id.qkv_bias = zeros("qkv.bias", n.qkv, shard(0), true);
   if (m.qk_norm) {
     id.q_gamma = gain("q_norm.gamma", n.d, true);
@@ -192,10 +199,13 @@ void make_parameters(Context& c) {
     id.norm2_gamma = gain("norm2.gamma", n.h, true);
     if (beta) id.norm2_beta = zeros("norm2.beta", n.h, {}, true);
   }
-  id.fc1 = weight("fc1", {n.fc1, n.h}, shard(0, m.gated_mlp ? 2 : 1), true, sigma);
-  if (m.mlp_bias) id.fc1_bias = zeros("fc1.bias", n.fc1, shard(0, m.gated_mlp ? 2 : 1), true);
-  id.fc2 = weight("fc2", {n.h, n.ffn}, shard(1), true, sigma_out);
-  if (m.mlp_bias) id.fc2_bias = zeros("fc2.bias", n.h, {}, true);
+  if (has_layers(m, LayerKind::dense)) {
+    id.fc1 = weight("fc1", {n.fc1, n.h}, shard(0, m.gated_mlp ? 2 : 1), true, sigma);
+    if (m.mlp_bias) id.fc1_bias = zeros("fc1.bias", n.fc1, shard(0, m.gated_mlp ? 2 : 1), true);
+    id.fc2 = weight("fc2", {n.h, n.ffn}, shard(1), true, sigma_out);
+    if (m.mlp_bias) id.fc2_bias = zeros("fc2.bias", n.h, {}, true);
+  }
+  if (m.moe) make_expert_parameters(c);
   if (m.final_norm) {
     id.final_gamma = gain("final_norm.gamma", n.h, false);
     if (beta) id.final_beta = zeros("final_norm.beta", n.h, {}, false);
@@ -269,7 +279,8 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
     l.norm2_wide = make("norm2_in_f32", Role::activation, DType::f32, {n.rows, n.h});
   }
   const bool eager = !c.job.training.fused_kernels;
-  if (eager && m.gated_mlp) l.gate = make("gate_activated", Role::activation, c.act, {n.tokens, n.ffn});
+  if (eager && m.gated_mlp && has_layers(m, LayerKind::dense))
+    l.gate = make("gate_activated", Role::activation, c.act, {n.tokens, n.ffn});
   if (eager && c.job.training.packed_qkv && m.position == Position::rotary)
     l.unrotated = make("qk_unrotated", Role::activation, c.act, {n.tokens, (n.heads + n.kv_heads) * n.d});
   l.norm1 = shard("norm1_out", Role::activation, c.act, {n.rows, n.h});
@@ -301,8 +312,12 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
   }
   l.norm2 = shard("norm2_out", Role::activation, c.act, {n.rows, n.h});
   l.stats2 = make("norm2_stats", Role::activation, DType::f32, {n.rows, stats});
-  l.fc1 = make("fc1_out", Role::activation, c.act, {n.tokens, n.fc1});
-  l.activation = wide("activation_out", Role::activation, c.act, {n.tokens, n.ffn});
+  if (has_layers(m, LayerKind::dense)) {
+    l.fc1 = make("fc1_out", Role::activation, c.act, {n.tokens, n.fc1});
+    l.activation = wide("activation_out", Role::activation, c.act, {n.tokens, n.ffn});
+  }
+  if (m.mla) make_latent_layer(c, l, suffix, scope);
+  if (m.moe) make_expert_layer(c, l, suffix, scope);
   return l;
 }
 
@@ -338,8 +353,10 @@ void make_activations(Context& c) {
   x.flow = layer("hidden.remade", n.rows, n.h);
   x.branch = layer("d_branch", n.rows, n.h);
   x.branch_full = layer("d_branch_full", n.tokens, n.h);
-  x.d_activation = layer("d_activation", n.tokens, n.ffn);
-  x.d_fc1 = layer("d_fc1", n.tokens, n.fc1);
+  if (has_layers(c.job.model, LayerKind::dense)) {
+    x.d_activation = layer("d_activation", n.tokens, n.ffn);
+    x.d_fc1 = layer("d_fc1", n.tokens, n.fc1);
+  }
   x.d_norm2_full = layer("d_norm2_full", n.tokens, n.h);
   x.d_norm2 = layer("d_norm2", n.rows, n.h);
   x.d_residual_norm = layer("d_residual_norm", n.rows, n.h);
@@ -354,6 +371,8 @@ void make_activations(Context& c) {
   x.d_norm1 = layer("d_norm1", n.rows, n.h);
   x.d_hidden_norm = layer("d_hidden_norm", n.rows, n.h);
   x.d_hidden = layer("d_hidden", n.rows, n.h);
+  if (c.job.model.mla) make_latent_transients(c);
+  if (c.job.model.moe) make_expert_transients(c);
 
   const Maker mb{c, "", Scope::micro_batch};
   const Maker rank{c, "", Scope::rank};
@@ -418,6 +437,7 @@ void make_activations(Context& c) {
   e.d_embedded = tmp("d_embedded", Role::transient, c.act, {n.rows, n.h}, false);
   e.d_positioned = tmp("d_positioned", Role::transient, c.act, {n.tokens, n.h}, false);
   c.grad_norm = rank("grad_norm", Role::scalar, DType::f32, {1}, false);
+  if (n.separate_experts) c.expert_grad_norm = rank("expert_grad_norm", Role::scalar, DType::f32, {1}, false);
   c.overflow = rank("overflow", Role::scalar, DType::f32, {1}, false);
 }
 
@@ -425,7 +445,10 @@ void make_activations(Context& c) {
 
 void make_buffers(Context& c) {
   make_sizes(c);
+  if (c.job.model.mla) make_latent_sizes(c);
+  if (c.job.model.moe) make_expert_sizes(c);
   make_mesh(c);
+  if (c.job.model.moe) make_expert_groups(c);
   make_parameters(c);
   make_activations(c);
   auto& p = c.plan;

@@ -50,11 +50,30 @@ std::string nearest_multiples(int64_t wanted, int64_t unit) {
   return below > 0 ? fmt::format("nearest legal: {}, {}", below, below + unit) : fmt::format("nearest legal: {}", unit);
 }
 
+void check_latent(const JobSpec& j, Faults& f) {
+  const auto& m = j.model;
+  if (m.qk_norm || m.attention_bias || m.output_bias || m.sliding_window > 0 || m.position != Position::rotary)
+    f.add("model.mla",
+          "latent attention with qk_norm, biases, windows or other than rotary positions cannot be planned yet");
+  if (m.parallel_block || m.norms_per_layer != 2)
+    f.add("model.mla", "latent attention in parallel blocks, or with other than two norms, cannot be planned yet");
+  if (j.strategy.attention != AttentionKernel::flash)
+    f.add("strategy.attention", "latent attention is fused"), f.hint("legal: flash");
+  if (j.strategy.keep_gathered)
+    f.add("strategy.keep_gathered", "with latent attention cannot be planned yet"), f.hint("legal: false");
+  if (j.training.compute_dtype == DType::f8)
+    f.add("training.precision", "fp8 products of latent attention cannot be planned yet"),
+        f.hint("legal: bf16, fp16, fp32");
+}
+
 void check_model(const JobSpec& j, Faults& f) {
   const auto& m = j.model;
   const auto& s = j.strategy;
-  if (m.moe) f.add("model.moe", "mixture-of-experts layers cannot be planned yet"), f.hint("give a dense model");
-  if (m.mla) f.add("model.mla", "multi-head latent attention cannot be planned yet");
+  for (const ExpertFault& e : expert_faults(j)) {
+    f.add(e.key, "{}", e.what);
+    if (!e.hint.empty()) f.hint(e.hint);
+  }
+  if (m.mla) check_latent(j, f);
   if (m.embedding_dim != 0 && m.embedding_dim != m.hidden)
     f.add("model.embedding_dim", "an embedding of {} projected to hidden {} cannot be planned yet", m.embedding_dim,
           m.hidden);
@@ -70,7 +89,7 @@ void check_model(const JobSpec& j, Faults& f) {
           s.tensor);
     f.hint(nearest_divisors(m.kv_heads, s.tensor));
   }
-  if (m.ffn_hidden % s.tensor != 0) {
+  if (has_layers(m, LayerKind::dense) && m.ffn_hidden % s.tensor != 0) {
     f.add("strategy.tensor", "ffn_hidden = {} does not divide over tensor = {}", m.ffn_hidden, s.tensor);
     f.hint(nearest_divisors(m.ffn_hidden, s.tensor));
   }
@@ -80,7 +99,6 @@ void check_world(const JobSpec& j, Faults& f) {
   const auto& s = j.strategy;
   const int64_t world = j.cluster.ranks(), cut = s.tensor * s.pipeline * s.context;
   if (s.context != 1) f.add("strategy.context", "context parallelism cannot be planned yet"), f.hint("legal: 1");
-  if (s.expert != 1) f.add("strategy.expert", "expert parallelism cannot be planned yet"), f.hint("legal: 1");
   if (cut <= 0 || world <= 0) return;
   if (s.data == 0 && world % cut != 0) {
     f.add("strategy", "{} ranks ({} nodes of {}) are not a multiple of tensor {} x pipeline {} x context {} = {}",
@@ -322,16 +340,27 @@ Diagnostics check_job(const JobSpec& job) {
   Faults f;
   const auto& s = job.strategy;
   for (const auto& [key, n] :
-       {std::pair{"strategy.tensor", s.tensor}, std::pair{"strategy.pipeline", s.pipeline},
-        std::pair{"strategy.context", s.context}, std::pair{"strategy.expert", s.expert},
+       {std::pair{"strategy.tensor", s.tensor},
+        std::pair{"strategy.pipeline", s.pipeline},
+        std::pair{"strategy.context", s.context},
+        std::pair{"strategy.expert", s.expert},
         std::pair{"strategy.virtual_stages", s.virtual_stages},
         std::pair{"training.micro_batch", job.training.micro_batch},
         std::pair{"training.global_batch", job.training.global_batch},
-        std::pair{"training.vocab_multiple", job.training.vocab_multiple}, std::pair{"model.layers", job.model.layers},
-        std::pair{"model.hidden", job.model.hidden}, std::pair{"model.heads", job.model.heads},
-        std::pair{"model.kv_heads", job.model.kv_heads}, std::pair{"model.head_dim", job.model.head_dim},
-        std::pair{"model.vocab", job.model.vocab}, std::pair{"model.ffn_hidden", job.model.ffn_hidden},
-        std::pair{"cluster.nodes", job.cluster.nodes}, std::pair{"cluster.node.devices", job.cluster.node.devices}}) {
+        std::pair{"training.vocab_multiple", job.training.vocab_multiple},
+        std::pair{"model.layers", job.model.layers},
+        std::pair{"model.hidden", job.model.hidden},
+        std::pair{"model.heads", job.model.heads},
+        std::pair{"model.kv_heads", job.model.kv_heads},
+        std::pair{"model.head_dim", job.model.head_dim},
+        std::pair{"model.vocab", job.model.vocab},
+        std::pair{"model.ffn_hidden", has_layers(job.model, LayerKind::dense) ? job.model.ffn_hidden : int64_t{1}},
+        std::pair{"model.moe.experts", job.model.moe ? job.model.moe->experts : int64_t{1}},
+        std::pair{"model.moe.top_k", job.model.moe ? job.model.moe->top_k : int64_t{1}},
+        std::pair{"model.moe.ffn_hidden", job.model.moe ? job.model.moe->ffn_hidden : int64_t{1}},
+        std::pair{"model.moe.layer_period", job.model.moe ? job.model.moe->layer_period : int64_t{1}},
+        std::pair{"cluster.nodes", job.cluster.nodes},
+        std::pair{"cluster.node.devices", job.cluster.node.devices}}) {
     if (n < 1) f.add(key, "must be at least 1, got {}", n);
     if (n > (int64_t{1} << 31)) f.add(key, "{} is out of range", n);
   }

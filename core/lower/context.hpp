@@ -2,6 +2,7 @@
 // Passes talk to each other only through this. No behaviour beyond making buffers.
 #pragma once
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,7 +28,17 @@ struct Sizes {
   int64_t vocab = 1, padded_vocab = 1;  // rows of the embedding shard; of the whole padded table
   int64_t micro_batches = 1;
   bool sequence_parallel = false;
+  // Experts: of the model, chosen by a token, of this rank; ranks that share them, that cut one, that hold copies of one.
+  int64_t experts = 0, top_k = 0, local_experts = 0, ep = 1, etp = 1, edp = 1;
+  int64_t capacity = 0;                    // slots that one rank has for one expert
+  int64_t slots = 0, expert_rows = 0;      // of all experts on one rank; rows that come to the experts of a rank
+  int64_t expert_ffn = 0, expert_fc1 = 0;  // of one expert on this rank, as ffn and fc1
+  int64_t shared_ffn = 0, shared_fc1 = 0;  // of the shared expert on this rank; 0: none
+  bool separate_experts = false;           // their gradients are reduced over other ranks than those of the rest
 };
+
+/// What stands in a layer beside attention.
+enum class LayerKind : uint8_t { dense, experts };
 
 /// A kind of parameter; per-layer kinds exist once for each layer.
 struct Parameter {
@@ -37,6 +48,8 @@ struct Parameter {
   bool tensor_duplicate = false;     // equal on all tensor ranks
   bool partial_over_tensor = false;  // with sequence parallelism each tensor rank has the gradient of its rows only
   int64_t elements = 0;
+  std::optional<LayerKind> of{};       // layers that have it; nothing: all
+  bool expert = false;                 // reduced over the copies of an expert (Sizes::separate_experts)
   BufferId fresh;                      // without gradient fusion: this micro-batch's gradient of a matrix
   BufferId loaded;                     // DeepSpeed: as the model was built, before weights are flattened
   BufferId narrow, narrow_transposed;  // fp8 products: this step's 8-bit copies, as stored and transposed
@@ -48,6 +61,21 @@ struct ParameterIds {
   int norm1_gamma = -1, norm1_beta = -1, qkv = -1, qkv_bias = -1, q_gamma = -1, k_gamma = -1, proj = -1, proj_bias = -1;
   int norm2_gamma = -1, norm2_beta = -1, fc1 = -1, fc1_bias = -1, fc2 = -1, fc2_bias = -1;
   int final_gamma = -1, final_beta = -1, head = -1, head_bias = -1;
+  int q_down = -1, q_down_gamma = -1, q_up = -1, kv_down = -1, kv_down_gamma = -1, kv_up = -1;
+  int router = -1, expert_fc1 = -1, expert_fc2 = -1, shared_fc1 = -1, shared_fc2 = -1;
+};
+
+/// What latent attention leaves for its backward beside qkv.
+struct LatentBuffers {
+  BufferId q_down, q_stats, q_normed, kv_down, kv_stats, kv_normed;
+};
+
+/// What a layer of experts leaves for its backward, in the place of the MLP's.
+struct ExpertBuffers {
+  BufferId router_probs, router_map;            // held: dense, a column for each expert
+  BufferId weights, experts;                    // of the choices of each row
+  BufferId rows, row_weights, fc1, activation;  // of the experts of this rank
+  BufferId shared_fc1, shared_activation;
 };
 
 /// Buffers of one layer that a forward leaves for its backward. Two sets exist: saved (micro-batch scope) and remade
@@ -58,6 +86,8 @@ struct LayerBuffers {
   // What plain framework ops keep beside it (NormKernel, fused_kernels), and gathered inputs (keep_gathered).
   BufferId norm1_normed, norm1_wide, norm2_normed, norm2_wide, unrotated, gate, norm1_full, norm2_full;
   BufferId norm1_f8, attention_f8, norm2_f8, activation_f8;  // fp8 products: inputs kept for the weight gradient
+  LatentBuffers latent;
+  ExpertBuffers moe;
 };
 
 /// Buffers that live within one layer of one invocation.
@@ -66,6 +96,27 @@ struct TransientBuffers {
   BufferId norm1_full_f8, norm2_full_f8, branch_f8, branch_full_f8, d_fc1_f8, d_qkv_f8;
   BufferId branch, branch_full, d_activation, d_fc1, d_norm2_full, d_norm2, d_residual_norm, d_residual, d_attention,
       d_scores, d_probs, d_qkv, d_norm1_full, d_norm1, d_hidden_norm, d_hidden;  // backward; d_hidden: 0 .. layers
+};
+
+/// Of latent attention, within one layer of one invocation.
+struct LatentTransients {
+  BufferId q_full, q, kv, kv_rope, k_rope, k_rope_full, kv_full;
+  BufferId d_q, d_q_full, d_q_normed, d_q_down, d_kv, d_k_rope_full, d_k_rope, d_kv_full, d_kv_normed, d_kv_down,
+      d_kv_rope, d_x_q, d_x_kv, d_x;
+};
+
+/// Rows on their way to experts and back, with the weights of the choices.
+struct RouteBuffers {
+  BufferId permuted, exchanged, gathered, sorted, reduced, returned;
+  BufferId permuted_weights, exchanged_weights, gathered_weights, sorted_weights, reduced_weights, returned_weights;
+};
+/// Of layers of experts, within one layer of one invocation.
+struct ExpertTransients {
+  RouteBuffers forward, backward;
+  BufferId logits, counts, all_counts, out, mixed, sum;
+  BufferId shared_full, shared_out, shared_sum, d_shared_full, d_shared_activation, d_shared_fc1, d_shared_in_full,
+      d_shared_in;
+  BufferId d_out, d_activation, d_fc1, d_rows, d_row_weights, d_weights, d_logits, d_routed, d_router, d_sum, d_x;
 };
 
 struct EdgeBuffers {  // embedding and head
@@ -118,6 +169,7 @@ struct ChunkPart {
   bool split_buckets = false;            // gradients are reduced bucket by bucket inside the backward
   bool receives = false, sends = false;  // from the previous, to the next stage
   bool tied_copy = false;                // last stage's copy of the embedding table
+  std::vector<LayerKind> kinds;          // of each layer
   struct Instance {
     int parameter;
     int64_t layer;
@@ -126,6 +178,7 @@ struct ChunkPart {
   struct Bucket {
     std::vector<Instance> members;  // in the order in which gradients become ready
     int64_t elements = 0;           // padded
+    bool expert = false;            // of experts: reduced over the copies of those
     BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
     BufferId low_gradient;        // beside fp32 gradients: what autograd made, in the dtype of the weights
     BufferId flat, wide, narrow;  // copies of GradientCopies: of the bucket, in fp32, in the dtype of the weights
@@ -153,13 +206,17 @@ struct Context {
   GroupId tp{}, dp{}, pp{}, world{}, model{}, embedding{};
   GroupId shard{}, replicas{}, near{};  // of units: over which they are cut, copied, cut again after the forward
   GroupId norm{};                       // ranks whose gradients differ
-  bool fresh_gradients = false;         // products write gradients, they do not add to them
+  GroupId ep{}, etp{}, edp{};  // experts: ranks that share them, that cut one, that hold copies; invalid: one rank
+  GroupId expert_peers{}, expert_norm{};  // ep and etp together; ranks whose gradients of experts differ
+  bool fresh_gradients = false;           // products write gradients, they do not add to them
   std::vector<Parameter> parameters{};
   ParameterIds id{};
   LayerBuffers saved{}, remade{};
   TransientBuffers tmp{};
+  LatentTransients latent{};
+  ExpertTransients expert{};
   EdgeBuffers edge{};
-  BufferId grad_norm{}, overflow{};
+  BufferId grad_norm{}, expert_grad_norm{}, overflow{};
   std::vector<ChunkPart> parts{};
 
   const ModelSpec& model_spec() const { return job.model; }
@@ -176,6 +233,15 @@ struct Context {
     return {static_cast<uint32_t>(plan.blocks.size() - 1)};
   }
   bool has(int parameter) const { return parameter >= 0; }
+  /// Layers of this kind have the parameter, which is of layers.
+  bool of_layer(int parameter, LayerKind kind) const {
+    const std::optional<LayerKind> of = parameters[static_cast<size_t>(parameter)].of;
+    return !of || *of == kind;
+  }
+  /// Ranks that hold copies of what a bucket holds.
+  int64_t copies(const ChunkPart::Bucket& k) const { return k.expert ? n.edp : n.dp; }
+  GroupId copies_group(const ChunkPart::Bucket& k) const { return k.expert ? edp : dp; }
+  bool replicated() const { return n.dp > 1 || (n.separate_experts && n.edp > 1); }
   plan::BufferRef weight(int parameter, int layer_offset = 0) const {
     return {parameters[static_cast<size_t>(parameter)].weight, static_cast<int16_t>(layer_offset), 0};
   }
@@ -192,6 +258,9 @@ struct Context {
 
 /// Times that a 16-bit tensor is read to make its 8-bit copies: a scale of its own maximum needs a pass before the cast.
 inline int64_t narrowing_passes(const Context& c) { return c.training().fp8_recipe == Fp8Recipe::current ? 2 : 1; }
+/// Standard deviations of initial weights; of those that write to the residual stream.
+inline constexpr double kSigma = 0.02;
+inline double output_sigma(const ModelSpec& m) { return kSigma / std::sqrt(2.0 * static_cast<double>(m.layers)); }
 
 inline plan::BufferRef ref(BufferId b, int64_t layer_offset = 0) { return {b, static_cast<int16_t>(layer_offset), 0}; }
 
@@ -219,13 +288,45 @@ int64_t gather_pieces(const Context&);
 /// Pieces of a product whose output is reduced and scattered piece by piece.
 int64_t scatter_pieces(const Context&);
 
+/// core/lower/strategies/experts.cpp: layers of experts and expert parallelism.
+LayerKind kind_of(const ModelSpec&, int64_t layer);
+bool has_layers(const ModelSpec&, LayerKind);
+/// Faults of a job with experts: (key, what, hint).
+struct ExpertFault {
+  std::string key, what, hint;
+};
+std::vector<ExpertFault> expert_faults(const JobSpec&);
+void make_expert_sizes(Context&);
+/// Cuts the axes of the mesh where the grid of experts needs it, and makes its groups.
+void make_expert_groups(Context&);
+void make_expert_parameters(Context&);
+void make_expert_layer(Context&, LayerBuffers&, const std::string& suffix, plan::Scope);
+void make_expert_transients(Context&);
+/// From the rows after the norm to what is added to the residual, and the gradient of those rows.
+plan::BufferRef experts_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::Phase,
+                                plan::BufferRef x, bool to_last_kept);
+plan::BufferRef experts_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef x,
+                                 plan::BufferRef d);
+/// core/lower/strategies/latent.cpp: multi-head latent attention.
+void make_latent_sizes(Context&);
+void make_latent_parameters(Context&);
+void make_latent_layer(Context&, LayerBuffers&, const std::string& suffix, plan::Scope);
+void make_latent_transients(Context&);
+/// From the rows after the norm to the attention output, and from the gradient of that to the gradient of those rows.
+void latent_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::Phase, plan::BufferRef x);
+plan::BufferRef latent_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef x,
+                                plan::BufferRef d);
+/// core/lower/buffers.cpp
+int add_parameter(Context&, std::string name, std::vector<int64_t> shape, std::vector<plan::Shard>, bool per_layer,
+                  plan::Init, double scale);
+
 /// core/lower/transformer.cpp: one layer, embedding, head.
 void embedding_forward(BlockBuilder&, const Context&);
 void embedding_backward(BlockBuilder&, const Context&);
 /// to_last_kept: only up to what the backward reads (RecomputeSpec::early_stop); `out` is not written then.
-void layer_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in, plan::BufferRef out,
-                   plan::Phase, bool to_last_kept = false);
-void layer_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef in,
+void layer_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, LayerKind, plan::BufferRef in,
+                   plan::BufferRef out, plan::Phase, bool to_last_kept = false);
+void layer_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, LayerKind, plan::BufferRef in,
                     plan::BufferRef d_out, plan::BufferRef d_in);
 void head_forward(BlockBuilder&, const Context&, const ChunkPart&);
 void head_backward(BlockBuilder&, const Context&, const ChunkPart&);

@@ -213,11 +213,13 @@ std::string part_name(const ChunkPart& p) {
 void make_part(Context& c, ChunkPart& part, P2p p2p) {
   plan::Part out;
   out.name = part_name(part);
-  for (const auto& other : c.plan.parts)  // uneven splits: two middles of different size
-    if (other.name == out.name) {
-      out.name += fmt::format("{}", part.layers);
-      break;
-    }
+  const std::string kind = out.name;
+  auto taken = [&] {
+    return std::any_of(c.plan.parts.begin(), c.plan.parts.end(), [&](const auto& p) { return p.name == out.name; });
+  };
+  if (taken()) out.name = fmt::format("{}{}", kind, part.layers);  // uneven splits: two middles of different size
+  for (char more = 'b'; taken(); ++more)
+    out.name = fmt::format("{}{}{}", kind, part.layers, more);  // or of other layers
   out.embedding = part.embedding;
   out.head = part.head;
   out.layers = part.layers;
@@ -230,7 +232,7 @@ void make_part(Context& c, ChunkPart& part, P2p p2p) {
   }
   make_buckets(c, part);
 
-  const bool replicas = c.n.dp > 1;
+  const bool replicas = c.replicated();
   setup_blocks(c, part);
   part.forward = c.add_block(forward_block(c, part, "forward " + name, p2p, false));
   if (replicas && overlaps_gather(c.strategy()))
@@ -320,6 +322,16 @@ void note_assumptions(const JobSpec& job, std::vector<std::string>& out) {
                               job.strategy.tensor / m.kv_heads));
 }
 
+/// What a plan of experts takes for granted.
+void note_experts(const JobSpec& job, std::vector<std::string>& out) {
+  const ExpertSpec& e = job.strategy.experts;
+  if (e.routing == RoutingKind::even)
+    out.push_back(e.imbalance == 1
+                      ? "every expert gets as many tokens as any other (even load)"
+                      : fmt::format("the experts of every rank get {:g} times the mean of tokens", e.imbalance));
+  if (job.model.moe->router_bias) out.push_back("the router's bias, a number for each expert, is not planned");
+}
+
 /// Keys of the strategy that ask for something which the other keys leave without effect.
 void note_unused_keys(const StrategySpec& s, std::vector<std::string>& out) {
   const StrategySpec plain;
@@ -378,10 +390,12 @@ Result<plan::Plan> lower(const JobSpec& asked) {
     want.embedding = g == 0;
     want.head = g == out.placement.stages() - 1;
     want.layers = layers[static_cast<size_t>(slot.pp)][static_cast<size_t>(slot.chunk)];
-    want.split_buckets = c.n.dp > 1 && (s.data_parallel == DataParallel::ddp ||
-                                        (megatron_buckets && s.overlap_grad_reduce && slot.pp == 0 && slot.chunk == 0));
+    for (int64_t l = 0; l < want.layers; ++l) want.kinds.push_back(kind_of(job.model, next_layer + l));
+    want.split_buckets =
+        c.replicated() && (s.data_parallel == DataParallel::ddp ||
+                           (megatron_buckets && s.overlap_grad_reduce && slot.pp == 0 && slot.chunk == 0));
     auto same = std::find_if(c.parts.begin(), c.parts.end(), [&](const ChunkPart& p) {
-      return p.embedding == want.embedding && p.head == want.head && p.layers == want.layers &&
+      return p.embedding == want.embedding && p.head == want.head && p.kinds == want.kinds &&
              p.split_buckets == want.split_buckets;
     });
     if (same == c.parts.end()) {
@@ -397,6 +411,7 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   WT_CHECK(next_layer == job.model.layers, "{} layers placed of {}", next_layer, job.model.layers);
 
   note_assumptions(job, out.assumptions);
+  if (job.model.moe) note_experts(job, out.assumptions);
   note_unused_keys(job.strategy, out.assumptions);
   const RankBlocks rank = rank_blocks(c);
   for (int64_t pp = 0; pp < s.pipeline; ++pp) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/lower/context.hpp"
+#include "core/lower/layer_ops.hpp"
 #include "core/lower/work.hpp"
 
 namespace wt::lower {
@@ -21,125 +22,6 @@ using plan::Phase;
 using plan::Stream;
 
 namespace {
-
-int64_t bytes(const Context& c, BufferRef r) { return c.plan.buffer(r.buffer).bytes().n; }
-DType dtype(const Context& c, BufferRef r) { return c.plan.buffer(r.buffer).dtype; }
-
-Compute norm(const Context& c, Kernel kernel, int64_t rows) {
-  const int64_t e = size_of(c.act), tile = rows * c.n.h * e, stats = rows * 8;
-  const bool backward = kernel == Kernel::norm_backward;
-  Compute n = streaming(kernel, c.act, rows, c.n.h, backward ? 2 * tile + stats : tile, backward ? tile : tile + stats,
-                        backward ? 12 : 6, backward ? 2 : 1);
-  n.function = static_cast<uint8_t>(c.model_spec().norm);
-  n.scalar = 1e-5;
-  return n;
-}
-
-/// What a norm leaves for its backward.
-struct NormKept {
-  BufferId stats, normed{}, wide{};
-};
-
-/// The same arithmetic with each of torch's plain ops a kernel of its own: square, mean, rsqrt, two products, and in fp32
-/// the casts. The rows are passed over once for each.
-void add_eager_passes(Compute& op, const Context& c, const NormKept& kept, bool backward) {
-  if (!kept.normed.valid()) return;
-  const int64_t tile = c.n.rows * c.n.h * size_of(kept.wide.valid() ? DType::f32 : c.act);
-  const int more = (backward ? 6 : 4) + (kept.wide.valid() ? 2 : 0);
-  op.work.bytes_read += more * tile;
-  op.work.bytes_written += more * tile;
-  op.launches = static_cast<uint16_t>(op.launches + more);
-}
-
-/// Storage that a framework holds from a forward to its backward and that no op of the plan reads.
-void hold(BlockBuilder& b, const Context& c, BufferId id, int j, Phase phase) {
-  if (!id.valid()) return;
-  b.reserve_here(ref(id, j));
-  // A forward that will be run again keeps nothing.
-  if (phase == Phase::forward && c.plan.buffer(id).scope == plan::Scope::invocation) b.release_here(ref(id, j));
-}
-void let_go(BlockBuilder& b, BufferId id, int j) {
-  if (id.valid()) b.release_here(ref(id, j));
-}
-
-void norm_forward(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int gamma, int beta,
-                  int j, BufferRef y, const NormKept& kept) {
-  Compute op = norm(c, Kernel::norm_forward, c.n.rows);
-  add_eager_passes(op, c, kept, false);
-  Refs reads{x, c.weight(gamma, j)};
-  if (beta >= 0) reads.push_back(c.weight(beta, j));
-  const BufferRef writes[] = {y, ref(kept.stats, j)};
-  b.op(name, phase, Stream::compute, op, reads, writes);
-  hold(b, c, kept.normed, j, phase);
-  hold(b, c, kept.wide, j, phase);
-}
-
-void norm_backward(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int gamma, int beta,
-                   int j, const NormKept& kept, BufferRef dx) {
-  Compute op = norm(c, Kernel::norm_backward, c.n.rows);
-  add_eager_passes(op, c, kept, true);
-  const BufferRef reads[] = {dy, x, c.weight(gamma, j), ref(kept.stats, j)};
-  Refs writes{dx, c.gradient(gamma, j)};
-  if (beta >= 0) writes.push_back(c.gradient(beta, j));
-  b.op(name, Phase::backward_input, Stream::compute, op, reads, writes);
-  let_go(b, kept.normed, j);
-  let_go(b, kept.wide, j);
-}
-
-/// Before an fp8 product: the 8-bit copy of its operand (and, for the weight gradient, its transpose, written by the same
-/// kernel). Other products read x itself.
-BufferRef narrowed(BlockBuilder& b, const Context& c, Phase phase, BufferRef x, BufferRef x_f8) {
-  if (!c.narrow()) return x;
-  const int64_t n = c.plan.buffer(x.buffer).elements(), passes = narrowing_passes(c);
-  Compute op =
-      streaming(Kernel::cast, DType::f8, n / c.plan.buffer(x.buffer).shape.back(), c.plan.buffer(x.buffer).shape.back(),
-                passes * n * size_of(c.act), 2 * n, 2, static_cast<int>(passes));
-  b.compute("fp8 cast", phase, op, {x}, {x_f8});
-  return x_f8;
-}
-
-/// y = x W^T (+ bias).
-void linear(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int weight, int bias, int j,
-            BufferRef y, int64_t out, int64_t in, int64_t pieces = 1) {
-  Compute g = gemm(c.n.tokens, out, in, dtype(c, x), c.act, false, true, false);
-  g.pieces = g.launches = static_cast<uint16_t>(pieces);
-  if (bias >= 0)
-    b.compute(name, phase, g, {x, c.operand(weight, j), c.weight(bias, j)}, {y});
-  else
-    b.compute(name, phase, g, {x, c.operand(weight, j)}, {y});
-}
-
-/// dx = dy W.
-void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, int weight, int j, BufferRef dx,
-                  int64_t out, int64_t in, int64_t pieces = 1) {
-  Compute g = gemm(c.n.tokens, in, out, dtype(c, dy), c.act, false, false, false);
-  g.pieces = g.launches = static_cast<uint16_t>(pieces);
-  b.compute(name, Phase::backward_input, g, {dy, c.operand(weight, j)}, {dx});
-}
-
-/// dW += dy^T x (of units: dW = dy^T x); db += column sums of dy.
-void linear_weight(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int weight, int bias,
-                   int j, int64_t out, int64_t in, int64_t bias_rows) {
-  const BufferId fresh = c.parameters[static_cast<size_t>(weight)].fresh;
-  if (fresh.valid()) {
-    const int64_t elements = out * in, read = elements * (size_of(c.act) + size_of(c.grad));
-    b.compute(name, Phase::backward_weight, gemm(out, in, c.n.tokens, dtype(c, dy), c.act, true, false, false), {dy, x},
-              {ref(fresh, j)});
-    b.compute("accumulate gradient", Phase::backward_weight,
-              streaming(Kernel::add, c.grad, out, in, read, elements * size_of(c.grad), 1),
-              {c.gradient(weight, j), ref(fresh, j)}, {c.gradient(weight, j)});
-  } else {
-    b.compute(name, Phase::backward_weight,
-              gemm(out, in, c.n.tokens, dtype(c, dy), c.grad, true, false, !c.fresh_gradients), {dy, x},
-              {c.gradient(weight, j)});
-  }
-  if (bias >= 0 && bias_rows > 0) {
-    const int64_t e = size_of(c.act);
-    b.compute(std::string(name) + " bias", Phase::backward_weight,
-              streaming(Kernel::bias_gradient, c.act, bias_rows, out, bias_rows * out * e, out * size_of(c.grad), 1),
-              {dy}, {c.gradient(bias, j)});
-  }
-}
 
 /// out = x + branch (+ bias, dropout).
 void residual_forward(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef branch, BufferRef x,
@@ -166,11 +48,6 @@ BufferRef residual_backward(BlockBuilder& b, const Context& c, const char* name,
   op.scalar = 0.1;
   b.compute(name, Phase::backward_input, op, {dy, ref(mask, j)}, {branch});
   return branch;
-}
-
-Compute add(const Context& c, int64_t rows) {
-  const int64_t tile = rows * c.n.h * size_of(c.act);
-  return streaming(Kernel::add, c.act, rows, c.n.h, 2 * tile, tile, 1);
 }
 
 AttentionShape attention_shape(const Context& c) {
@@ -212,22 +89,19 @@ void core_attention(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
             {out});
 }
 
-}  // namespace
-
-void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, BufferRef in, BufferRef out,
-                   Phase phase, bool to_last_kept) {
+/// From the rows after norm1 to the attention output. Returns what the first product read.
+BufferRef attention_branch_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, Phase phase) {
+  if (c.model_spec().mla) {
+    latent_forward(b, c, l, j, phase, ref(l.norm1, j));
+    return ref(l.norm1, j);
+  }
   const Sizes& n = c.n;
   const auto& id = c.id;
   const TransientBuffers& t = c.tmp;
-  const bool one_norm = id.norm2_gamma < 0;
-  const bool parallel = c.model_spec().parallel_block;
-
-  norm_forward(b, c, "norm1", phase, in, id.norm1_gamma, id.norm1_beta, j, ref(l.norm1, j),
-               {l.stats1, l.norm1_normed, l.norm1_wide});
   const bool f8 = c.narrow();
   const BufferRef in1 = narrowed(b, c, phase, ref(l.norm1, j), ref(l.norm1_f8, j));
   const BufferId full1 = f8 ? t.norm1_full_f8 : l.norm1_full.valid() ? l.norm1_full : t.norm1_full;
-  BufferRef x = enter_region(b, c, in1, ref(full1, j), phase, Beside::cut);
+  const BufferRef x = enter_region(b, c, in1, ref(full1, j), phase, Beside::cut);
   linear(b, c, "qkv", phase, x, id.qkv, id.qkv_bias, j, ref(l.qkv, j), n.qkv, n.h, gather_pieces(c));
   if (l.qk_stats.valid()) {
     const int64_t columns = (n.heads + n.kv_heads) * n.d, tile = n.tokens * columns * size_of(c.act);
@@ -242,107 +116,17 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     hold(b, c, l.unrotated, j, phase);
   }
   core_attention(b, c, l, j, phase, ref(l.attention, j));
-  const BufferRef attention_in = narrowed(b, c, phase, ref(l.attention, j), ref(l.attention_f8, j));
-  linear(b, c, "proj", phase, attention_in, id.proj, -1, j, ref(t.projection, j), n.h, n.attention, scatter_pieces(c));
-  const BufferRef attended = leave_region(b, c, ref(t.projection, j), ref(t.projection_sum, j), phase, Beside::cut);
-  residual_forward(b, c, "residual1", phase, attended, in, id.proj_bias, j, ref(l.residual, j), l.residual_mask);
-
-  BufferRef y = x;  // a parallel block with one norm feeds the MLP from norm1
-  if (!one_norm) {
-    norm_forward(b, c, "norm2", phase, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
-                 ref(l.norm2, j), {l.stats2, l.norm2_normed, l.norm2_wide});
-    const BufferRef in2 = narrowed(b, c, phase, ref(l.norm2, j), ref(l.norm2_f8, j));
-    const BufferId full2 = f8 ? t.norm2_full_f8 : l.norm2_full.valid() ? l.norm2_full : t.norm2_full;
-    y = enter_region(b, c, in2, ref(full2, j), phase, Beside::cut);
-  }
-  linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h, one_norm ? 1 : gather_pieces(c));
-  {
-    const int64_t e = size_of(c.act), in_bytes = n.tokens * n.fc1 * e, out_bytes = n.tokens * n.ffn * e;
-    const int kernels =
-        c.training().fused_kernels ? 1 : (id.fc1_bias >= 0 ? 2 : 1) + (c.model_spec().gated_mlp ? 1 : 0);
-    Compute op = streaming(Kernel::activation_forward, c.act, n.tokens, n.ffn, kernels * in_bytes,
-                           out_bytes + (kernels - 1) * in_bytes, 8, kernels);
-    op.gated = c.model_spec().gated_mlp;
-    op.function = static_cast<uint8_t>(c.model_spec().activation);
-    b.compute("activation", phase, op, {ref(l.fc1, j)}, {ref(l.activation, j)});
-    hold(b, c, l.gate, j, phase);
-  }
-  const BufferRef activated = narrowed(b, c, phase, ref(l.activation, j), ref(l.activation_f8, j));
-  if (to_last_kept) return;
-  linear(b, c, "fc2", phase, activated, id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn, scatter_pieces(c));
-  const BufferRef mixed = leave_region(b, c, ref(t.fc2, j), ref(t.fc2_sum, j), phase, Beside::cut);
-  residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), id.fc2_bias, j, out, l.output_mask);
+  return x;
 }
 
-void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, BufferRef in, BufferRef d_out,
-                    BufferRef d_in) {
+/// From the gradient of the attention output to that of what norm1 wrote.
+BufferRef attention_branch_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j) {
   const Sizes& n = c.n;
   const auto& id = c.id;
   const TransientBuffers& t = c.tmp;
   const Phase input = Phase::backward_input;
-  const bool one_norm = id.norm2_gamma < 0;
-  const bool parallel = c.model_spec().parallel_block;
-  const int64_t e = size_of(c.act);
-
-  // MLP branch.
-  BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
   const bool f8 = c.narrow();
-  const BufferRef branch_full = ref(f8 ? t.branch_full_f8 : t.branch_full, j);
-  BufferRef d_full = enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
-  linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn, gather_pieces(c));
-  linear_weight(b, c, "fc2 wgrad", d_full, ref(f8 ? l.activation_f8 : l.activation, j), id.fc2, -1, j, n.h, n.ffn, 0);
-  if (id.fc2_bias >= 0)  // added after the reduction: each rank sums its own rows
-    b.compute("fc2 wgrad bias", Phase::backward_weight,
-              streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
-              {c.gradient(id.fc2_bias, j)});
-  {
-    const int64_t wide = n.tokens * n.fc1 * e, narrow = n.tokens * n.ffn * e;
-    const int kernels = c.training().fused_kernels ? 1 : (c.model_spec().gated_mlp ? 3 : 1);
-    Compute op = streaming(Kernel::activation_backward, c.act, n.tokens, n.ffn, narrow + kernels * wide, kernels * wide,
-                           12, kernels);
-    op.gated = c.model_spec().gated_mlp;
-    op.function = static_cast<uint8_t>(c.model_spec().activation);
-    b.compute("activation backward", input, op, {ref(t.d_activation, j), ref(l.fc1, j)}, {ref(t.d_fc1, j)});
-    let_go(b, l.gate, j);
-  }
-  // The input of a column-parallel product: as the forward kept it, or gathered again.
-  auto input_of = [&](BufferId kept, BufferId shard, BufferId full) {
-    return kept.valid() ? ref(kept, j) : enter_region(b, c, ref(shard, j), ref(full, j), input);
-  };
-  auto first_input = [&] {
-    return input_of(l.norm1_full, f8 ? l.norm1_f8 : l.norm1, f8 ? t.norm1_full_f8 : t.norm1_full);
-  };
-  const BufferRef mlp_full =
-      one_norm ? first_input() : input_of(l.norm2_full, f8 ? l.norm2_f8 : l.norm2, f8 ? t.norm2_full_f8 : t.norm2_full);
-  const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_fc1, j), ref(t.d_fc1_f8, j));
-  linear_input(b, c, "fc1 dgrad", d_fc1, id.fc1, j, ref(t.d_norm2_full, j), n.fc1, n.h);
-  auto fc1_weight = [&] {
-    linear_weight(b, c, "fc1 wgrad", d_fc1, mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens);
-  };
-  if (!c.strategy().tensor_async_backward) fc1_weight();
-  const BufferRef d_norm2 = leave_region(b, c, ref(t.d_norm2_full, j), ref(t.d_norm2, j), input);
-  if (c.strategy().tensor_async_backward) fc1_weight();
-  BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
-  if (!one_norm) {
-    norm_backward(b, c, "norm2 backward", d_norm2, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
-                  {l.stats2, l.norm2_normed, l.norm2_wide}, ref(t.d_residual_norm, j));
-    if (!parallel) {
-      b.compute("add residual", input, add(c, n.rows), {d_out, ref(t.d_residual_norm, j)}, {ref(t.d_residual, j)});
-      d_residual = ref(t.d_residual, j);
-    }
-  }
-
-  // Attention branch.
-  d = residual_backward(b, c, "dropout1 backward", d_residual, l.residual_mask, j, ref(t.branch, j));
-  d_full = enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
-  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention, gather_pieces(c));
-  linear_weight(b, c, "proj wgrad", d_full, ref(f8 ? l.attention_f8 : l.attention, j), id.proj, -1, j, n.h, n.attention,
-                0);
-  if (id.proj_bias >= 0)
-    b.compute("proj wgrad bias", Phase::backward_weight,
-              streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
-              {c.gradient(id.proj_bias, j)});
-
+  const int64_t e = size_of(c.act);
   const AttentionShape a = attention_shape(c);
   const BufferRef qkv = ref(l.attention_in, j), d_qkv = ref(t.d_qkv, j), d_attention = ref(t.d_attention, j);
   if (c.strategy().recompute.kind == RecomputeKind::selective)
@@ -381,15 +165,88 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
               {d_qkv, ref(l.qkv, j), c.weight(id.q_gamma, j), c.weight(id.k_gamma, j), ref(l.qk_stats, j)},
               {d_qkv, c.gradient(id.q_gamma, j), c.gradient(id.k_gamma, j)});
   }
-  const BufferRef x = first_input();
+  const BufferRef x =
+      input_of_region(b, c, l.norm1_full, f8 ? l.norm1_f8 : l.norm1, f8 ? t.norm1_full_f8 : t.norm1_full, j, input);
   const BufferRef d_qkv_in = narrowed(b, c, input, d_qkv, ref(t.d_qkv_f8, j));
   linear_input(b, c, "qkv dgrad", d_qkv_in, id.qkv, j, ref(t.d_norm1_full, j), n.qkv, n.h);
   auto qkv_weight = [&] {
     linear_weight(b, c, "qkv wgrad", d_qkv_in, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens);
   };
   if (!c.strategy().tensor_async_backward) qkv_weight();
-  BufferRef d_norm1 = leave_region(b, c, ref(t.d_norm1_full, j), ref(t.d_norm1, j), input);
+  const BufferRef d_norm1 = leave_region(b, c, ref(t.d_norm1_full, j), ref(t.d_norm1, j), input);
   if (c.strategy().tensor_async_backward) qkv_weight();
+  return d_norm1;
+}
+
+}  // namespace
+
+void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, LayerKind kind, BufferRef in,
+                   BufferRef out, Phase phase, bool to_last_kept) {
+  const Sizes& n = c.n;
+  const auto& id = c.id;
+  const TransientBuffers& t = c.tmp;
+
+  norm_forward(b, c, "norm1", phase, in, id.norm1_gamma, id.norm1_beta, j, ref(l.norm1, j),
+               {l.stats1, l.norm1_normed, l.norm1_wide});
+  const BufferRef x = attention_branch_forward(b, c, l, j, phase);
+  const BufferRef attention_in = narrowed(b, c, phase, ref(l.attention, j), ref(l.attention_f8, j));
+  linear(b, c, "proj", phase, attention_in, id.proj, -1, j, ref(t.projection, j), n.h, n.attention, scatter_pieces(c));
+  const BufferRef attended = leave_region(b, c, ref(t.projection, j), ref(t.projection_sum, j), phase, Beside::cut);
+  residual_forward(b, c, "residual1", phase, attended, in, id.proj_bias, j, ref(l.residual, j), l.residual_mask);
+
+  BufferRef mixed;
+  if (kind == LayerKind::experts) {
+    norm_forward(b, c, "norm2", phase, ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j, ref(l.norm2, j),
+                 {l.stats2, l.norm2_normed, l.norm2_wide});
+    mixed = experts_forward(b, c, l, j, phase, ref(l.norm2, j), to_last_kept);
+  } else {
+    mixed = mlp_forward(b, c, l, j, in, x, phase, to_last_kept);
+  }
+  if (to_last_kept) return;
+  residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), kind == LayerKind::dense ? id.fc2_bias : -1, j,
+                   out, l.output_mask);
+}
+
+void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, LayerKind kind, BufferRef in,
+                    BufferRef d_out, BufferRef d_in) {
+  const Sizes& n = c.n;
+  const auto& id = c.id;
+  const TransientBuffers& t = c.tmp;
+  const Phase input = Phase::backward_input;
+  const bool one_norm = id.norm2_gamma < 0;
+  const bool parallel = c.model_spec().parallel_block;
+  const int64_t e = size_of(c.act);
+
+  // MLP branch.
+  BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
+  const bool f8 = c.narrow();
+  const BufferRef branch_full = ref(f8 ? t.branch_full_f8 : t.branch_full, j);
+  const BufferRef d_norm2 =
+      kind == LayerKind::experts ? experts_backward(b, c, l, j, ref(l.norm2, j), d) : mlp_backward(b, c, l, j, d);
+  BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
+  if (!one_norm) {
+    norm_backward(b, c, "norm2 backward", d_norm2, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
+                  {l.stats2, l.norm2_normed, l.norm2_wide}, ref(t.d_residual_norm, j));
+    if (!parallel) {
+      b.compute("add residual", input, add(c, n.rows), {d_out, ref(t.d_residual_norm, j)}, {ref(t.d_residual, j)});
+      d_residual = ref(t.d_residual, j);
+    }
+  }
+
+  // Attention branch.
+  d = residual_backward(b, c, "dropout1 backward", d_residual, l.residual_mask, j, ref(t.branch, j));
+  const BufferRef d_full =
+      enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
+  linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention, gather_pieces(c));
+  linear_weight(b, c, "proj wgrad", d_full, ref(f8 ? l.attention_f8 : l.attention, j), id.proj, -1, j, n.h, n.attention,
+                0);
+  if (id.proj_bias >= 0)
+    b.compute("proj wgrad bias", Phase::backward_weight,
+              streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
+              {c.gradient(id.proj_bias, j)});
+
+  const BufferRef d_norm1 = c.model_spec().mla ? latent_backward(b, c, l, j, ref(l.norm1, j), ref(t.d_attention, j))
+                                               : attention_branch_backward(b, c, l, j);
   if (one_norm) b.compute("add mlp", input, add(c, n.rows), {d_norm1, d_norm2}, {d_norm1});
   norm_backward(b, c, "norm1 backward", d_norm1, in, id.norm1_gamma, id.norm1_beta, j,
                 {l.stats1, l.norm1_normed, l.norm1_wide}, ref(t.d_hidden_norm, j));

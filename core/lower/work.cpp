@@ -21,6 +21,17 @@ Compute gemm(int64_t m, int64_t n, int64_t k, DType in, DType out, bool transpos
   return c;
 }
 
+Compute grouped_gemm(int64_t groups, int64_t m, int64_t n, int64_t k, DType in, DType out, bool transpose_a,
+                     bool transpose_b, bool accumulate) {
+  Compute c = gemm(m, n, k, in, out, transpose_a, transpose_b, accumulate);
+  c.kernel = Kernel::grouped_gemm;
+  c.dims[3] = groups;
+  c.work.flops *= static_cast<double>(groups);
+  c.work.bytes_read *= groups;
+  c.work.bytes_written *= groups;
+  return c;
+}
+
 double AttentionShape::computed_share() const {
   const auto s = static_cast<double>(seq), w = static_cast<double>(window);
   if (window <= 0 || window >= seq) return causal ? 0.5 : 1.0;
@@ -69,6 +80,33 @@ Compute attention_backward(const AttentionShape& a) {
   const auto b = bytes_of(a);
   const double flops = 5 * product_flops(a) * a.computed_share();
   return attention(a, Kernel::attention_backward, flops, 3 * b.q + 2 * b.kv + b.lse, b.q + 2 * b.kv);
+}
+
+namespace {
+
+Compute latent(const LatentShape& a, Kernel kernel, int64_t of_qk, int64_t of_v, int64_t read, int64_t written) {
+  Compute c;
+  c.kernel = kernel;
+  c.dtype = a.dtype;
+  c.dims = {a.batch, a.seq, a.heads, a.qk_dim, a.v_dim};
+  c.causal = a.causal;
+  const double scores =
+      static_cast<double>(a.batch * a.heads) * static_cast<double>(a.seq) * static_cast<double>(a.seq);
+  c.work = {2 * scores * static_cast<double>(of_qk * a.qk_dim + of_v * a.v_dim) * (a.causal ? 0.5 : 1.0), read,
+            written};
+  return c;
+}
+
+}  // namespace
+
+Compute latent_attention_forward(const LatentShape& a) {
+  const int64_t heads = a.batch * a.seq * a.heads, e = size_of(a.dtype), qkv = heads * (2 * a.qk_dim + a.v_dim) * e;
+  return latent(a, Kernel::latent_attention_forward, 1, 1, qkv, heads * (a.v_dim * e + 4));
+}
+
+Compute latent_attention_backward(const LatentShape& a) {
+  const int64_t heads = a.batch * a.seq * a.heads, e = size_of(a.dtype), qkv = heads * (2 * a.qk_dim + a.v_dim) * e;
+  return latent(a, Kernel::latent_attention_backward, 3, 2, qkv + heads * (2 * a.v_dim * e + 4), qkv);
 }
 
 Compute scores_forward(const AttentionShape& a) {

@@ -14,6 +14,10 @@ namespace wt::lower {
 plan::Compute gemm(int64_t m, int64_t n, int64_t k, DType in, DType out, bool transpose_a, bool transpose_b,
                    bool accumulate);
 
+/// `groups` products at once: C_g[m,n] (+)= A_g[m,k] B_g[k,n].
+plan::Compute grouped_gemm(int64_t groups, int64_t m, int64_t n, int64_t k, DType in, DType out, bool transpose_a,
+                           bool transpose_b, bool accumulate);
+
 struct AttentionShape {
   int64_t batch = 1, seq = 1, heads = 1, kv_heads = 1, head_dim = 1;  // heads of this rank
   DType dtype = DType::bf16;
@@ -28,6 +32,17 @@ struct AttentionShape {
 plan::Compute attention_forward(const AttentionShape&);
 /// Flash backward: 2.5 times the forward (scores are made again).
 plan::Compute attention_backward(const AttentionShape&);
+
+/// Multi-head latent attention: q and k are wider than v.
+struct LatentShape {
+  int64_t batch = 1, seq = 1, heads = 1, qk_dim = 1, v_dim = 1;  // heads of this rank
+  DType dtype = DType::bf16;
+  bool causal = true;
+};
+/// Flash: forward one product of each width, 2 b s^2 a (qk + v) FLOPs; backward three of q and k and two of v; halved when
+/// causal.
+plan::Compute latent_attention_forward(const LatentShape&);
+plan::Compute latent_attention_backward(const LatentShape&);
 
 /// Unfused attention: two batched products of 2 b a s^2 d FLOPs (full: masked scores are computed too).
 plan::Compute scores_forward(const AttentionShape&);

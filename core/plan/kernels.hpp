@@ -12,7 +12,7 @@ namespace wt::plan {
 struct KernelOperands {
   uint8_t least_reads = 0, most_reads = 0;  // most_reads 255: any number
   uint8_t least_writes = 0, most_writes = 0;
-  uint8_t accumulates = 0;  // bit i: writes[i] is added to, not overwritten. gemm: only with Compute::accumulate
+  uint8_t accumulates = 0;  // bit i: writes[i] is added to, not overwritten. Products: only with Compute::accumulate
 };
 
 constexpr KernelOperands operands_of(Kernel k) {
@@ -58,6 +58,20 @@ constexpr KernelOperands operands_of(Kernel k) {
     case Kernel::transpose:
     case Kernel::concat_columns:
     case Kernel::slice_columns: return {1, 1, 1, 1, 0};
+    case Kernel::route_forward: return {1, 1, 3, 3, 0};
+    case Kernel::route_backward: return {3, 3, 1, 1, 0};
+    case Kernel::permute:
+    case Kernel::unpermute: return {2, 3, 1, 2, 0};
+    case Kernel::regroup: return {1, 2, 1, 2, 0};
+    case Kernel::grouped_gemm: return {2, 2, 1, 1, 0};
+    case Kernel::expert_activation_forward: return {2, 2, 1, 1, 0};
+    case Kernel::expert_activation_backward: return {3, 3, 2, 2, 0};
+    case Kernel::latent_attention_forward: return {1, 1, 2, 2, 0};
+    case Kernel::latent_attention_backward: return {4, 4, 1, 1, 0};
+    case Kernel::latent_assemble: return {3, 3, 1, 1, 0};
+    case Kernel::latent_scatter: return {1, 1, 3, 3, 0};
+    case Kernel::split_latent: return {1, 1, 2, 2, 0};
+    case Kernel::join_latent: return {2, 2, 1, 1, 0};
   }
   return {};
 }
@@ -67,7 +81,7 @@ std::string variant_of(const Compute&);
 
 /// Whether the kernel adds to writes[i]: then it is an input too and must have been written before.
 constexpr bool accumulates(const Compute& c, size_t i) {
-  if (c.kernel == Kernel::gemm) return c.accumulate;
+  if (c.kernel == Kernel::gemm || c.kernel == Kernel::grouped_gemm) return c.accumulate;
   return i < 8 && (operands_of(c.kernel).accumulates >> i & 1) != 0;
 }
 

@@ -13,7 +13,7 @@
 
 namespace wt::plan {
 
-inline constexpr std::array<std::string_view, 41> kKernelNames = {"gemm",
+inline constexpr std::array<std::string_view, 55> kKernelNames = {"gemm",
                                                                   "bias_gradient",
                                                                   "norm_forward",
                                                                   "norm_backward",
@@ -53,7 +53,21 @@ inline constexpr std::array<std::string_view, 41> kKernelNames = {"gemm",
                                                                   "copy",
                                                                   "transpose",
                                                                   "concat_columns",
-                                                                  "slice_columns"};
+                                                                  "slice_columns",
+                                                                  "route_forward",
+                                                                  "route_backward",
+                                                                  "permute",
+                                                                  "unpermute",
+                                                                  "regroup",
+                                                                  "grouped_gemm",
+                                                                  "expert_activation_forward",
+                                                                  "expert_activation_backward",
+                                                                  "latent_attention_forward",
+                                                                  "latent_attention_backward",
+                                                                  "latent_assemble",
+                                                                  "latent_scatter",
+                                                                  "split_latent",
+                                                                  "join_latent"};
 inline constexpr std::array<std::string_view, 5> kCollectiveNames = {"all_reduce", "all_gather", "reduce_scatter",
                                                                      "all_to_all", "broadcast"};
 inline constexpr std::array<std::string_view, 3> kReductionNames = {"sum", "max", "average"};
@@ -61,8 +75,8 @@ inline constexpr std::array<std::string_view, 10> kPhaseNames = {
     "load",           "model",           "optimizer_state", "forward",   "recompute",
     "backward_input", "backward_weight", "reduce",          "optimizer", "checkpoint"};
 inline constexpr std::array<std::string_view, kStreams> kStreamNames = {
-    "compute",       "tensor",       "data",    "send_next", "receive_previous",
-    "send_previous", "receive_next", "copy_in", "copy_out",  "replica"};
+    "compute", "tensor",   "data",    "send_next", "receive_previous", "send_previous", "receive_next",
+    "copy_in", "copy_out", "replica", "expert"};
 inline constexpr std::array<std::string_view, 14> kRoleNames = {
     "weight", "gradient", "master", "moment1", "moment2", "activation", "transient",
     "bucket", "tokens",   "labels", "loss",    "scalar",  "workspace",  "copy"};
@@ -73,7 +87,7 @@ inline constexpr std::array<std::string_view, 4> kInitNames = {"none", "zeros", 
 inline constexpr std::array<std::string_view, 2> kPlacementNames = {"loop", "zigzag"};
 inline constexpr std::array<std::string_view, 7> kDTypeNames = {"f64", "f32", "bf16", "f16", "f8", "i32", "u8"};
 
-static_assert(static_cast<size_t>(Kernel::slice_columns) + 1 == kKernelNames.size());
+static_assert(static_cast<size_t>(Kernel::join_latent) + 1 == kKernelNames.size());
 static_assert(static_cast<size_t>(Phase::checkpoint) + 1 == kPhaseNames.size());
 static_assert(static_cast<size_t>(Role::copy) + 1 == kRoleNames.size());
 

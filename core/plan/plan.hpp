@@ -244,7 +244,24 @@ enum class Kernel : uint8_t {
   copy,        // x... -> y...             one by one; with Compute::group: y = this rank's rows of x
   transpose,
   concat_columns,  // x -> y    Compute::group of g: x [g, rows, columns], y [rows, g columns]
-  slice_columns    // x -> y    the reverse for one rank: y = its columns of x
+  slice_columns,   // x -> y    the reverse for one rank: y = its columns of x
+  // Mixture of experts. E experts, k of them for each row, C slots for the rows that one rank gives to one expert; slot
+  // (e, c) is row e C + c. Slots are filled in the order of (row, choice); what finds no slot is dropped, empty slots are 0.
+  route_forward,   // logits -> weights [T, k], experts [T, k], counts [E]    softmax over the k chosen logits
+  route_backward,  // dweights, weights, experts -> dlogits
+  permute,         // x, experts, [weights [T, k]] -> slots [E C, h], [slot weights [E C]]
+  unpermute,       // slots [E C, h], experts, [slot weights [E C]] -> y, [weights [T, k]]    y: sum over the choices
+  regroup,         // x [a, b, rows, columns], [w [a, b, rows]] -> y [b, a, rows, columns], [w [b, a, rows]]
+  grouped_gemm,    // A, B -> C                 one gemm for each group: C_g (+)= op(A_g) op(B_g)
+  expert_activation_forward,   // x, w -> y     activation of each row times its weight
+  expert_activation_backward,  // dy, x, w -> dx, dw
+  // Multi-head latent attention. qkv rows: for each head q, then k (nope, then rope each), then v.
+  latent_attention_forward,   // qkv -> out, lse
+  latent_attention_backward,  // dout, qkv, out, lse -> dqkv
+  latent_assemble,            // q [T, a(dn+dr)], kv [T, a(dn+dv)], k_rope [T, dr] -> qkv    rotates the rope parts
+  latent_scatter,             // dqkv -> dq, dkv, dk_rope    its backward: one rope key serves all heads
+  split_latent,               // x [T, a + b] -> y [T, a], z [T, b]
+  join_latent                 // y, z -> x
 };
 
 /// Work of one op: floating-point operations (multiply-add = 2) and the bytes it must move to and from memory.
@@ -257,14 +274,17 @@ struct Work {
 /// dims by kernel: gemm {m, n, k}; attention and its parts {batch, seq, heads, kv_heads, head_dim};
 /// token-wise kernels {rows, columns}; embedding {rows, columns, vocabulary shard}; position {rows, columns, batch};
 /// loss {rows, vocabulary of the model, columns of the logits}: columns from the vocabulary on are padding;
-/// concat_columns and slice_columns {rows, columns of one rank}; optimizer {elements}.
+/// concat_columns and slice_columns {rows, columns of one rank}; optimizer {elements}; route {rows, E, k, sequences of the
+/// micro-batch}; permute and unpermute {rows, columns, E, k, C}; regroup {a, b, rows, columns}; grouped_gemm
+/// {m, n, k, groups}; latent attention {batch, seq, heads, dn + dr, dv}; latent assemble and scatter {batch, seq, heads, dn, dr}
+/// with dv as scalar; split and join {rows, a, b}.
 /// qkv rows: for each key/value head its queries, then k, then v. Scores and probabilities: [batch, heads, seq, seq].
 struct Compute {
   Kernel kernel = Kernel::gemm;
   DType dtype = DType::bf16;  // of the arithmetic
   std::array<int64_t, 5> dims{};
   bool transpose_a = false, transpose_b = false, accumulate = false, causal = false, gated = false;
-  uint8_t function = 0;   // activation: wt::Activation; norm: wt::Norm
+  uint8_t function = 0;   // activation: wt::Activation; norm: wt::Norm; route: wt::RoutingKind
   uint16_t launches = 1;  // kernels that the host issues for it
   uint16_t pieces = 1;    // gemm: run as this many products of dims[0] / pieces rows (pipelined waits)
   GroupId group;          // vocabulary shard, slice: whose coordinate decides
@@ -333,9 +353,10 @@ enum class Stream : uint8_t {
   receive_next,
   copy_in,
   copy_out,
-  replica  // what becomes of a gradient's shard beside other gathers: reduction over replicas, casts, accumulation
+  replica,  // what becomes of a gradient's shard beside other gathers: reduction over replicas, casts, accumulation
+  expert    // tokens on their way to experts and back
 };
-inline constexpr int kStreams = 10;
+inline constexpr int kStreams = 11;
 
 /// What must be over before an op may start, besides its predecessor on its own stream.
 struct Wait {

@@ -333,7 +333,7 @@ void Structure::compute(const Compute& c, const Op& o, const std::string& where)
   };
   count(o.reads.count, want.least_reads, want.most_reads, "reads");
   count(o.writes.count, want.least_writes, want.most_writes, "writes");
-  if (c.accumulate && c.kernel != Kernel::gemm && !want.accumulates)
+  if (c.accumulate && c.kernel != Kernel::gemm && c.kernel != Kernel::grouped_gemm && !want.accumulates)
     add(where, "{} cannot accumulate", to_text(c.kernel));
   if (c.group.valid() && !in(c.group, plan_.groups)) add(where, "is over group {}, which does not exist", c.group.v);
   for (int64_t d : c.dims)

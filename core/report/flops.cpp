@@ -49,9 +49,7 @@ double forward_per_token(const ModelSpec& m, double vocabulary, double s, bool h
     const int64_t width = moe ? m.moe->top_k * m.moe->ffn_hidden + m.moe->shared_ffn_hidden : m.ffn_hidden;
     return 2 * matrices * h * static_cast<double>(width);
   };
-  auto is_moe = [&](int64_t layer) {
-    return m.moe && layer >= m.moe->first_dense_layers && (layer + 1) % std::max<int64_t>(1, m.moe->layer_period) == 0;
-  };
+  auto is_moe = [&](int64_t layer) { return m.moe && m.moe->of_layer(layer); };
   double flops = 0;
   for (int64_t layer = 0; layer < m.layers; ++layer) flops += attention(layer) + mlp(is_moe(layer));
   // A multi-token-prediction module: one more layer, a 2h x h product, and the vocabulary projection again.

@@ -103,8 +103,11 @@ void fill_rates(StepReport& r, const JobSpec& job, const Plan& plan, FlopFormula
 bool counts_for_hardware(plan::Kernel k) {
   switch (k) {
     case plan::Kernel::gemm:
+    case plan::Kernel::grouped_gemm:
     case plan::Kernel::attention_forward:
     case plan::Kernel::attention_backward:
+    case plan::Kernel::latent_attention_forward:
+    case plan::Kernel::latent_attention_backward:
     case plan::Kernel::scores_forward:
     case plan::Kernel::context_forward:
     case plan::Kernel::context_backward:

@@ -236,6 +236,16 @@ void describe(V& v, ZeroSpec& s) {
 }
 
 template <class V>
+void describe(V& v, ExpertSpec& s) {
+  v.integer("tensor", s.tensor, kCountOr0, kOptional);
+  v.number("imbalance", s.imbalance, 1, 1e5, kOptional);
+  v.flag("dropless", s.dropless, kOptional);
+  v.choice("routing", s.routing, kOptional);
+  v.choice("dispatcher", s.dispatcher, kOptional);
+  v.flag("shared_overlap", s.shared_overlap, kOptional);
+}
+
+template <class V>
 void describe(V& v, StrategySpec& s) {
   v.integer("tensor", s.tensor, kCount, kOptional);
   v.integer("pipeline", s.pipeline, kCount, kOptional);
@@ -264,6 +274,7 @@ void describe(V& v, StrategySpec& s) {
   v.choice("gradient_copies", s.gradient_copies, kOptional);
   v.section("fsdp", s.fsdp, kOptional);
   v.section("zero", s.zero, kOptional);
+  v.section("experts", s.experts, kOptional);
   v.integer("kept_edges", s.kept_edges, Range{-1, 2}, kOptional);
   v.recompute("recompute", s.recompute);
   v.choice("attention", s.attention, kOptional);

@@ -129,5 +129,13 @@ std::span<const Named<NormKernel>> names_of(NormKernel) {
       {"fused", NormKernel::fused}, {"eager", NormKernel::eager}, {"eager_fp32", NormKernel::eager_fp32}};
   return k;
 }
+std::span<const Named<Dispatcher>> names_of(Dispatcher) {
+  static constexpr Named<Dispatcher> k[] = {{"all_to_all", Dispatcher::all_to_all}, {"flex", Dispatcher::flex}};
+  return k;
+}
+std::span<const Named<RoutingKind>> names_of(RoutingKind) {
+  static constexpr Named<RoutingKind> k[] = {{"even", RoutingKind::even}, {"top_k", RoutingKind::top_k}};
+  return k;
+}
 
 }  // namespace wt

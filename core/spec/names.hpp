@@ -34,6 +34,8 @@ std::span<const Named<OptimizerKind>> names_of(OptimizerKind);
 std::span<const Named<LossKind>> names_of(LossKind);
 std::span<const Named<NormKernel>> names_of(NormKernel);
 std::span<const Named<Fp8Recipe>> names_of(Fp8Recipe);
+std::span<const Named<Dispatcher>> names_of(Dispatcher);
+std::span<const Named<RoutingKind>> names_of(RoutingKind);
 
 /// As the files and the options spell a number format: fp16 rather than the plan's f16. For everything a user reads.
 std::string_view spelled(DType);

@@ -65,10 +65,6 @@ void add_moe_layers(const ModelSpec& m, N layers, Counts<N>& c) {
   c.router += layers * (N(e.experts) * h + (e.router_bias ? N(e.experts) : N(0)) + (e.shared_gate ? h : N(0)));
 }
 
-bool is_moe_layer(const MoeSpec& e, int64_t layer) {
-  return layer >= e.first_dense_layers && (layer + 1) % e.layer_period == 0;
-}
-
 template <class N>
 Counts<N> counts_of(const ModelSpec& m) {
   Counts<N> c;
@@ -81,7 +77,7 @@ Counts<N> counts_of(const ModelSpec& m) {
 
   int64_t moe_layers = 0;
   if (m.moe)
-    for (int64_t l = 0; l < m.layers; ++l) moe_layers += is_moe_layer(*m.moe, l);
+    for (int64_t l = 0; l < m.layers; ++l) moe_layers += m.moe->of_layer(l);
   c.attention = layers * attention_of_layer<N>(m);
   c.norms += layers * norms_of_layer<N>(m);
   c.mlp = N(m.layers - moe_layers) * mlp_of<N>(m, m.ffn_hidden, m.mlp_bias);

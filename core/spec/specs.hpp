@@ -30,6 +30,7 @@ struct MoeSpec {
   int64_t layer_period = 1;        // every n-th layer is MoE
   bool router_bias = false;        // one term per expert (DeepSeek-V3, gpt-oss)
   bool shared_gate = false;        // the shared expert is weighted by a linear gate of width 1 (Qwen2-MoE)
+  bool of_layer(int64_t layer) const { return layer >= first_dense_layers && (layer + 1) % layer_period == 0; }
   bool operator==(const MoeSpec&) const = default;
 };
 
@@ -201,6 +202,27 @@ struct ZeroSpec {
   int64_t max_reuse_distance = 1'000'000'000;
   bool operator==(const ZeroSpec&) const = default;
 };
+/// How tokens reach their experts (facts MG-23, MG-24).
+enum class Dispatcher : uint8_t {
+  all_to_all,  // a copy for each choice, sorted by expert before and after the exchange
+  flex         // DeepEP: a copy for each rank of a choice, sorted on arrival; across nodes, then inside
+};
+enum class RoutingKind : uint8_t {
+  even,  // the load the job names: every expert as many tokens as any other (Megatron: moe_router_force_load_balancing)
+  top_k  // what the router chooses; more than `imbalance` allows is dropped
+};
+
+/// Layers of experts. The degree is StrategySpec::expert.
+struct ExpertSpec {
+  int64_t tensor = 0;    // ranks that cut one expert; 0: `tensor`
+  double imbalance = 1;  // tokens of the fullest expert over the mean: what buffers hold and the slowest rank computes
+  bool dropless = true;  // false: token counts are fixed, the host need not read them
+  RoutingKind routing = RoutingKind::even;
+  Dispatcher dispatcher = Dispatcher::all_to_all;
+  bool shared_overlap = false;  // the shared expert is computed beside the exchange
+  bool operator==(const ExpertSpec&) const = default;
+};
+
 /// Copies that gradients pass through between the backward and the update.
 enum class GradientCopies : uint8_t {
   automatic,  // with zero1 narrow for fp32 gradients, else flat; without zero1 none
@@ -253,6 +275,7 @@ struct StrategySpec {
   GradientCopies gradient_copies = GradientCopies::automatic;
   FsdpSpec fsdp;
   ZeroSpec zero;
+  ExpertSpec experts;
   // Hidden states beyond what the backward reads that the pipeline engine keeps of each micro-batch in flight: 1 what the
   // stage sent, 2 also what it received (its layers read a clone); -1: 2 with zero1 (DeepSpeed's engine), else 0. The last
   // stage of such an engine keeps the logits of two micro-batches.

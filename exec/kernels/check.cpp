@@ -197,6 +197,8 @@ void check_relations(Faults& faults, const Compute& c, std::span<const Operand> 
 
 void check(Faults& faults, const Compute& c, std::span<const Operand> reads, std::span<const Operand> writes,
            const KernelContext* k) {
+  if (c.kernel >= Kernel::route_forward && c.kernel <= Kernel::join_latent)
+    return faults.add("layers of experts and latent attention cannot be executed yet");
   plan::KernelOperands n = plan::operands_of(c.kernel);
   if (c.kernel == Kernel::cast && c.dtype == DType::f8) n.most_writes = 2;  // as stored, and transposed
   auto count = [&](const char* side, size_t got, uint8_t least, uint8_t most) {

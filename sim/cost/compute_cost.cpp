@@ -37,13 +37,20 @@ Class class_of(Kernel kernel) {
     case Kernel::loss_sums:
     case Kernel::loss_forward:
     case Kernel::loss_backward: return Class::loss;
+    case Kernel::permute:
+    case Kernel::unpermute:
     case Kernel::embedding_forward: return Class::gather;
     case Kernel::embedding_backward: return Class::scatter;
     case Kernel::concat_columns:
     case Kernel::slice_columns:
+    case Kernel::split_latent:
+    case Kernel::join_latent:
+    case Kernel::latent_assemble:
+    case Kernel::latent_scatter:
     case Kernel::transpose: return Class::transpose;
     case Kernel::add:
     case Kernel::copy:
+    case Kernel::regroup:
     case Kernel::fill_zero:
     case Kernel::scale:
     case Kernel::cast: return Class::stream;
@@ -69,8 +76,11 @@ double share_of(const Facts& f, Class c) {
 bool is_matrix(Kernel kernel) {
   switch (kernel) {
     case Kernel::gemm:
+    case Kernel::grouped_gemm:
     case Kernel::attention_forward:
     case Kernel::attention_backward:
+    case Kernel::latent_attention_forward:
+    case Kernel::latent_attention_backward:
     case Kernel::scores_forward:
     case Kernel::context_forward:
     case Kernel::context_backward:
@@ -205,8 +215,13 @@ struct ComputeCost::Impl {
     s.heads = static_cast<double>(op.dims[2]);
     s.kv_heads = static_cast<double>(op.dims[3]);
     s.head_dim = static_cast<double>(op.dims[4]);
+    const bool latent = op.kernel == Kernel::latent_attention_forward || op.kernel == Kernel::latent_attention_backward;
+    if (latent) {  // q and k are wider than v: the mean, as the measured points are entered
+      s.kv_heads = s.heads;
+      s.head_dim = static_cast<double>(op.dims[3] + op.dims[4]) / 2;
+    }
     s.causal = op.causal;
-    s.backward = op.kernel == Kernel::attention_backward;
+    s.backward = op.kernel == Kernel::attention_backward || op.kernel == Kernel::latent_attention_backward;
     s.flops = attention_flops(s);
     if (op.work.flops > 0) s.flops = op.work.flops;  // a window sees less
     const Chip c = chip(op.dtype == DType::f8 ? DType::bf16 : op.dtype);
@@ -273,7 +288,10 @@ CostEstimate ComputeCost::estimate(const Compute& op) const {
   if (const auto own = impl_->own_curve(op)) return *own;
   if (!impl_->measured) return impl_->roofline(op);
   switch (op.kernel) {
-    case Kernel::gemm: return impl_->product(op);
+    case Kernel::gemm:
+    case Kernel::grouped_gemm: return impl_->product(op);
+    case Kernel::latent_attention_forward:
+    case Kernel::latent_attention_backward:
     case Kernel::attention_forward:
     case Kernel::attention_backward: return impl_->flash(op);
     case Kernel::scores_forward:

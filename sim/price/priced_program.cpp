@@ -116,7 +116,9 @@ class Flattener {
       if (c == out_.comms.size()) out_.comms.push_back({collective.group, op.stream});
       f.aux = static_cast<uint32_t>(c);
     }
-    if ((op.stream == Stream::tensor || op.stream == Stream::data || op.stream == Stream::replica) && duration_ > 0) {
+    const bool beside = op.stream == Stream::tensor || op.stream == Stream::data || op.stream == Stream::replica ||
+                        op.stream == Stream::expert;
+    if (beside && duration_ > 0) {
       auto it = std::find(out_.channels.begin(), out_.channels.end(), price.channels);
       if (it == out_.channels.end()) it = out_.channels.insert(it, price.channels);
       WT_CHECK(out_.channels.size() < 127);

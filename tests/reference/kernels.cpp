@@ -16,10 +16,6 @@ using plan::Kernel;
 enum : uint8_t { kGelu = 0, kSilu = 1, kRelu = 2 };
 enum : uint8_t { kLayerNorm = 0, kRmsNorm = 1 };
 
-void want(const Operand& x, int64_t size, const char* what) {
-  if (x.size != size) throw Fault(fmt::format("{} has {} elements, the dims say {}", what, x.size, size));
-}
-
 void gemm(const Compute& c, const std::vector<Operand>& r, const Operand& out) {
   const int64_t m = c.dims[0], n = c.dims[1], k = c.dims[2];
   want(r[0], m * k, "A");
@@ -346,17 +342,6 @@ void scores_backward(const Compute& c, const std::vector<Operand>& r, const Oper
   });
 }
 
-/// Value and derivative. gelu by the error function, as PyTorch's default.
-std::pair<double, double> activation(uint8_t function, double x) {
-  if (function == kRelu) return {x > 0 ? x : 0, x > 0 ? 1 : 0};
-  if (function == kSilu) {
-    const double s = 1 / (1 + std::exp(-x));
-    return {x * s, s * (1 + x * (1 - s))};
-  }
-  const double normal = 0.5 * (1 + std::erf(x / std::sqrt(2.0)));
-  return {x * normal, normal + x * std::exp(-0.5 * x * x) / std::sqrt(2 * 3.14159265358979323846)};
-}
-
 void activation_forward(const Compute& c, const std::vector<Operand>& r, const Operand& y) {
   const int64_t rows = c.dims[0], f = c.dims[1], wide = c.gated ? 2 * f : f;
   want(r[0], rows * wide, "x");
@@ -546,6 +531,20 @@ void optimizer(const Compute& c, const std::vector<Operand>& r, const std::vecto
 
 }  // namespace
 
+void want(const Operand& x, int64_t size, const char* what) {
+  if (x.size != size) throw Fault(fmt::format("{} has {} elements, the dims say {}", what, x.size, size));
+}
+
+std::pair<double, double> activation(uint8_t function, double x) {
+  if (function == kRelu) return {x > 0 ? x : 0, x > 0 ? 1 : 0};
+  if (function == kSilu) {
+    const double s = 1 / (1 + std::exp(-x));
+    return {x * s, s * (1 + x * (1 - s))};
+  }
+  const double normal = 0.5 * (1 + std::erf(x / std::sqrt(2.0)));
+  return {x * normal, normal + x * std::exp(-0.5 * x * x) / std::sqrt(2 * 3.14159265358979323846)};
+}
+
 void run_kernel(const Compute& c, const std::vector<Operand>& r, const std::vector<Operand>& w,
                 const KernelContext& k) {
   switch (c.kernel) {
@@ -621,6 +620,20 @@ void run_kernel(const Compute& c, const std::vector<Operand>& r, const std::vect
         for (int64_t j = 0; j < n; ++j) w[0][j * m + i] = r[0][i * n + j];
       return;
     }
+    case Kernel::route_forward:
+    case Kernel::route_backward:
+    case Kernel::permute:
+    case Kernel::unpermute:
+    case Kernel::regroup:
+    case Kernel::grouped_gemm:
+    case Kernel::expert_activation_forward:
+    case Kernel::expert_activation_backward: return run_expert_kernel(c, r, w, k);
+    case Kernel::latent_attention_forward:
+    case Kernel::latent_attention_backward:
+    case Kernel::latent_assemble:
+    case Kernel::latent_scatter:
+    case Kernel::split_latent:
+    case Kernel::join_latent: return run_latent_kernel(c, r, w);
   }
 }
 

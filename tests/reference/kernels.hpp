@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plan/plan.hpp"
@@ -35,5 +36,15 @@ struct KernelContext {
 /// Throws Fault when sizes do not fit.
 void run_kernel(const plan::Compute&, const std::vector<Operand>& reads, const std::vector<Operand>& writes,
                 const KernelContext&);
+
+/// Throws Fault unless the operand has so many elements.
+void want(const Operand& x, int64_t size, const char* what);
+/// Value and derivative of wt::Activation. gelu by the error function, as PyTorch's default.
+std::pair<double, double> activation(uint8_t function, double x);
+
+/// expert_kernels.cpp, latent_kernels.cpp: their part of run_kernel.
+void run_expert_kernel(const plan::Compute&, const std::vector<Operand>& reads, const std::vector<Operand>& writes,
+                       const KernelContext&);
+void run_latent_kernel(const plan::Compute&, const std::vector<Operand>& reads, const std::vector<Operand>& writes);
 
 }  // namespace wt::reference

@@ -54,7 +54,8 @@ std::vector<std::pair<int, int64_t>> registration(const Context& c, const ChunkP
   }
   for (int64_t layer = 0; layer < part.layers; ++layer)
     for (size_t k = 0; k < c.parameters.size(); ++k)
-      if (c.parameters[k].per_layer) order.emplace_back(static_cast<int>(k), layer);
+      if (c.parameters[k].per_layer && c.of_layer(static_cast<int>(k), part.kinds[static_cast<size_t>(layer)]))
+        order.emplace_back(static_cast<int>(k), layer);
   if (part.head) {
     add(c.id.final_gamma);
     add(c.id.final_beta);
@@ -71,7 +72,8 @@ struct BucketRule {
   int64_t align = 1, pad = 1;
 };
 
-BucketRule rule_of(const Context& c, const ChunkPart& part) {
+/// `copies`: ranks that hold what the bucket holds.
+BucketRule rule_of(const Context& c, const ChunkPart& part, int64_t copies) {
   const auto& s = c.strategy();
   BucketRule r;
   switch (s.data_parallel) {
@@ -84,15 +86,15 @@ BucketRule rule_of(const Context& c, const ChunkPart& part) {
     case DataParallel::distributed_optimizer:
       if (part.split_buckets)
         r.limit = s.bucket_elements > 0 ? static_cast<double>(s.bucket_elements)
-                                        : std::max(40e6, 1e6 * static_cast<double>(c.n.dp));
+                                        : std::max(40e6, 1e6 * static_cast<double>(copies));
       r.first_limit = r.limit;
       r.align = 64;
-      r.pad = s.data_parallel == DataParallel::distributed_optimizer ? std::lcm(c.n.dp, int64_t{128}) : 1;
+      r.pad = s.data_parallel == DataParallel::distributed_optimizer ? std::lcm(copies, int64_t{128}) : 1;
       break;
     case DataParallel::zero1:
       r.limit = r.first_limit = s.bucket_elements > 0 ? static_cast<double>(s.bucket_elements) : 5e8;
       r.close_before = true;
-      r.pad = std::lcm(c.n.dp, int64_t{2});
+      r.pad = std::lcm(copies, int64_t{2});
       break;
     case DataParallel::zero2:
     case DataParallel::zero3:
@@ -107,10 +109,11 @@ int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mult
 }  // namespace
 
 void make_buckets(Context& c, ChunkPart& part) {
-  const BucketRule rule = rule_of(c, part);
   auto order = registration(c, part);
   std::reverse(order.begin(), order.end());  // gradients become ready from the loss backwards
 
+  // Gradients of experts, reduced over other ranks, fill buckets of their own beside those of the rest. Whichever closes
+  // first stands first: its gradients are ready before those of the next.
   std::vector<ChunkPart::Bucket>& buckets = part.buckets;
   // The two copies of a tied table meet after the reduce-scatter: alone in a bucket, both are cut in the same pieces
   // (Megatron's shared_embedding rule).
@@ -118,36 +121,50 @@ void make_buckets(Context& c, ChunkPart& part) {
     return c.strategy().data_parallel == DataParallel::distributed_optimizer && c.embedding.valid() &&
            (parameter == c.id.embedding || parameter == c.id.head);
   };
-  bool open = false;
-  double size = 0;
+  struct Filling {
+    BucketRule rule;
+    ChunkPart::Bucket bucket;
+    bool open = false;
+    double size = 0;
+    int64_t begun = 0;
+  } filling[2] = {{rule_of(c, part, c.n.dp), {}}, {rule_of(c, part, c.n.edp), {}}};
+  filling[1].bucket.expert = true;
+  auto close = [&](Filling& f) {
+    if (!f.open) return;
+    f.bucket.elements = round_up(f.bucket.elements, f.rule.pad);
+    buckets.push_back(std::move(f.bucket));
+    f.open = false;
+  };
   for (const auto& [parameter, layer] : order) {
     const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
-    if (alone(parameter)) open = false;
-    const double units = static_cast<double>(q.elements * rule.unit);
-    const double limit = buckets.size() <= 1 ? rule.first_limit : rule.limit;
-    if (open && rule.close_before && size + units > limit) open = false;
-    if (!open) {
-      buckets.emplace_back();
-      size = 0;
-      open = true;
+    Filling& f = filling[q.expert ? 1 : 0];
+    const double units = static_cast<double>(q.elements * f.rule.unit);
+    if (alone(parameter)) close(f);
+    if (f.rule.close_before && f.size + units > (f.begun <= 1 ? f.rule.first_limit : f.rule.limit)) close(f);
+    if (!f.open) {
+      f.bucket = {};
+      f.bucket.expert = q.expert;
+      f.size = 0;
+      f.open = true;
+      ++f.begun;
     }
-    ChunkPart::Bucket& bucket = buckets.back();
-    bucket.elements = round_up(bucket.elements, rule.align);
-    bucket.members.push_back({parameter, layer, bucket.elements});
-    bucket.elements += q.elements;
-    size += units;
-    const double close_at = buckets.size() <= 1 ? rule.first_limit : rule.limit;
-    if ((!rule.close_before && size >= close_at) || alone(parameter)) open = false;
+    f.bucket.elements = round_up(f.bucket.elements, f.rule.align);
+    f.bucket.members.push_back({parameter, layer, f.bucket.elements});
+    f.bucket.elements += q.elements;
+    f.size += units;
+    const double close_at = f.begun <= 1 ? f.rule.first_limit : f.rule.limit;
+    if ((!f.rule.close_before && f.size >= close_at) || alone(parameter)) close(f);
   }
+  close(filling[1]);  // the embedding's gradient is the last
+  close(filling[0]);
 
   plan::Part& out = c.plan.parts[part.id.v];
-  const bool sharded = shards_optimizer(c.strategy()) && c.n.dp > 1;
   const GradientCopies copies = gradient_copies(c.strategy());
   int64_t largest = 0, owned = 0;
   for (size_t i = 0; i < buckets.size(); ++i) {
     ChunkPart::Bucket& k = buckets[i];
-    k.elements = round_up(k.elements, rule.pad);
-    const int64_t shard = sharded ? k.elements / c.n.dp : k.elements;
+    const bool sharded = shards_optimizer(c.strategy()) && c.copies(k) > 1;
+    const int64_t shard = sharded ? k.elements / c.copies(k) : k.elements;
     auto make = [&](const char* what, Role role, DType dtype, int64_t elements, bool view = false,
                     Scope scope = Scope::persistent) {
       Buffer b;
@@ -166,8 +183,8 @@ void make_buckets(Context& c, ChunkPart& part) {
     if (sharded) {
       k.weight_shard = make("weights_shard", Role::weight, c.act, shard, true);
       k.gradient_shard = make("grads_shard", Role::gradient, c.grad, shard, true);
-      out.views.push_back({k.weight_shard, k.weight, 0, 0, 0, 0, c.dp});
-      out.views.push_back({k.gradient_shard, k.gradient, 0, 0, 0, 0, c.dp});
+      out.views.push_back({k.weight_shard, k.weight, 0, 0, 0, 0, c.copies_group(k)});
+      out.views.push_back({k.gradient_shard, k.gradient, 0, 0, 0, 0, c.copies_group(k)});
     } else {
       k.weight_shard = k.weight;
       k.gradient_shard = k.gradient;
@@ -289,7 +306,8 @@ void make_buckets(Context& c, ChunkPart& part) {
 
 void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
   const ChunkPart::Bucket& k = part.buckets[index];
-  if (c.n.dp == 1 && !k.narrow.valid()) return;  // BF16_Optimizer makes its copy for a group of one too
+  if (c.n.dp == 1 && c.copies(k) == 1 && !k.narrow.valid())
+    return;  // BF16_Optimizer makes its copy for a group of one too
   const int64_t bytes = k.elements * size_of(c.grad);
   auto move = [&](const char* name, plan::Kernel kernel, DType dtype, int64_t read, int64_t written, BufferRef from,
                   BufferRef to) {
@@ -318,8 +336,9 @@ void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, siz
   if (k.flat.valid()) move("flatten gradients", plan::Kernel::copy, c.grad, bytes, bytes, g, x);
   plan::Compute scale = streaming(plan::Kernel::scale, c.grad, 1, k.elements, bytes, bytes, 1);
   scale.dims = {k.elements};
-  scale.scalar = 1.0 / static_cast<double>(c.n.dp);
+  scale.scalar = 1.0 / static_cast<double>(c.n.dp);  // of experts too: their rows come from all of these ranks
   b.compute("scale gradients", Phase::reduce, scale, {x}, {x});
+  if (c.copies(k) == 1) return;
   if (k.flat.valid() || k.wide.valid()) {
     const int64_t wide = k.elements * 4;
     const BufferRef y = k.wide.valid() ? ref(k.wide) : x;
@@ -334,18 +353,18 @@ void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, siz
   }
   const bool scatter = c.strategy().data_parallel == DataParallel::distributed_optimizer;
   plan::Collective body{scatter ? plan::CollectiveKind::reduce_scatter : plan::CollectiveKind::all_reduce,
-                        plan::Reduction::sum, c.grad, c.dp, bytes};
-  b.op(fmt::format("{} {}", scatter ? "dp reduce-scatter" : "dp all-reduce", index), Phase::reduce, Stream::data, body,
-       {g}, {scatter ? ref(k.gradient_shard) : g});
+                        plan::Reduction::sum, c.grad, c.copies_group(k), bytes};
+  b.op(fmt::format("{} {} {}", k.expert ? "edp" : "dp", scatter ? "reduce-scatter" : "all-reduce", index),
+       Phase::reduce, Stream::data, body, {g}, {scatter ? ref(k.gradient_shard) : g});
 }
 
 std::optional<uint32_t> gather_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
-  if (c.n.dp == 1 || !shards_optimizer(c.strategy())) return std::nullopt;
   const ChunkPart::Bucket& k = part.buckets[index];
-  plan::Collective body{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.dp,
+  if (c.copies(k) == 1 || !shards_optimizer(c.strategy())) return std::nullopt;
+  plan::Collective body{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.copies_group(k),
                         k.elements * size_of(c.act)};
-  return b.op(fmt::format("dp all-gather {}", index), Phase::optimizer, Stream::data, body, {ref(k.weight_shard)},
-              {ref(k.weight)});
+  return b.op(fmt::format("{} all-gather {}", k.expert ? "edp" : "dp", index), Phase::optimizer, Stream::data, body,
+              {ref(k.weight_shard)}, {ref(k.weight)});
 }
 
 }  // namespace wt::lower

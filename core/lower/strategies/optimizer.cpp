@@ -106,7 +106,7 @@ void norm_block(Context& c, ChunkPart& part, const std::string& name) {
         reads.push_back(c.gradient(m.parameter));
         op.function = 1;
       }
-    const BufferRef sum[] = {ref(c.grad_norm)};
+    const BufferRef sum[] = {ref(k.expert ? c.expert_grad_norm : c.grad_norm)};
     b.op("gradient norm", Phase::optimizer, Stream::compute, op, reads, sum);
   }
   part.sum_squares = c.add_block(b.finish());
@@ -212,7 +212,7 @@ void optimizer_blocks(Context& c, ChunkPart& part) {
   const std::string name = c.plan.parts[part.id.v].name;
   using Lifetimes = BlockBuilder::Lifetimes;
   zero_block(c, part, name);
-  if (!(overlaps_gather(c.strategy()) && c.n.dp > 1)) narrow_block(c, part, name);
+  if (!(overlaps_gather(c.strategy()) && c.replicated())) narrow_block(c, part, name);
   if (!overlaps_reduce(c.strategy())) {
     BlockBuilder b(c.plan, "reduce " + name, part.id, Lifetimes::other);
     b.segment(-1);
@@ -243,6 +243,7 @@ RankBlocks rank_blocks(Context& c) {
     b.op("scalars", Phase::load, Stream::compute, plan::Join{}, {}, {});
     b.reserve_here(ref(c.edge.loss));
     if (clipped) b.reserve_here(ref(c.grad_norm));
+    if (clipped && c.expert_grad_norm.valid()) b.reserve_here(ref(c.expert_grad_norm));
     if (scaled) b.reserve_here(ref(c.overflow));
     out.setup = c.add_block(b.finish());
   }
@@ -252,6 +253,9 @@ RankBlocks rank_blocks(Context& c) {
     b.compute("zero loss", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {}, {ref(c.edge.loss)});
     if (clipped)
       b.compute("zero norm", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {}, {ref(c.grad_norm)});
+    if (clipped && c.expert_grad_norm.valid())
+      b.compute("zero expert norm", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {},
+                {ref(c.expert_grad_norm)});
     if (scaled)
       b.compute("zero overflow", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {},
                 {ref(c.overflow)});
@@ -270,6 +274,13 @@ RankBlocks rank_blocks(Context& c) {
       b.op("norm all-reduce", Phase::optimizer, Stream::data,
            plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, group, 4},
            {ref(c.grad_norm)}, {ref(c.grad_norm)});
+    if (clipped && c.expert_grad_norm.valid()) {
+      b.op("expert norm all-reduce", Phase::optimizer, Stream::data,
+           plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.expert_norm, 4},
+           {ref(c.expert_grad_norm)}, {ref(c.expert_grad_norm)});
+      b.compute("add norms", Phase::optimizer, streaming(Kernel::add, DType::f32, 1, 1, 8, 4, 1),
+                {ref(c.grad_norm), ref(c.expert_grad_norm)}, {ref(c.grad_norm)});
+    }
     if (clipped || scaled)  // the host reads the norm before it issues the update
       b.op("norm to host", Phase::optimizer, Stream::compute, plan::HostWait{}, {}, {}, {tail(Stream::data)});
     out.norm = c.add_block(b.finish());

@@ -4,6 +4,7 @@
 //   selective: everything but the inside of attention (core_attention in core/lower/transformer.cpp)
 // The layers that run the same ops become one segment, unless somebody must act between two of them (hooks).
 #include <algorithm>
+#include <span>
 
 #include "core/lower/context.hpp"
 
@@ -41,25 +42,32 @@ std::vector<Run> runs_of(const RecomputeSpec& r, int64_t layers) {
 /// Dropout keeps its mask behind the last product, so nothing is left out.
 bool stops_early(const Context& c) { return c.strategy().recompute.early_stop && !c.remade.output_mask.valid(); }
 
-/// `at`: of the group's first layer, from the first of the segment.
-void group_forward(BlockBuilder& b, const Context& c, int64_t at, int64_t group, bool again) {
+/// `at`: of the group's first layer, from the first of the segment. `kinds`: of its layers.
+void group_forward(BlockBuilder& b, const Context& c, int64_t at, std::span<const LayerKind> kinds, bool again) {
   const BufferId hidden = c.edge.hidden, flow = c.tmp.flow;
+  const auto group = static_cast<int64_t>(kinds.size());
   const bool stops = again && stops_early(c);
   for (int64_t j = at; j < at + group; ++j) {
+    const LayerKind kind = kinds[static_cast<size_t>(j - at)];
     const BufferRef in = ref(j == at ? hidden : flow, j);
     const BufferRef out = ref(j + 1 < at + group || again ? flow : hidden, j + 1);
-    layer_forward(b, c, c.remade, static_cast<int>(j), in, out, again ? Phase::recompute : Phase::forward,
+    layer_forward(b, c, c.remade, static_cast<int>(j), kind, in, out, again ? Phase::recompute : Phase::forward,
                   stops && j + 1 == at + group);
   }
 }
 
-void group_backward(BlockBuilder& b, const Context& c, int64_t at, int64_t group) {
+void group_backward(BlockBuilder& b, const Context& c, int64_t at, std::span<const LayerKind> kinds) {
+  const auto group = static_cast<int64_t>(kinds.size());
   const BufferId hidden = c.edge.hidden, flow = c.tmp.flow, d_hidden = c.tmp.d_hidden;
-  group_forward(b, c, at, group, true);
+  group_forward(b, c, at, kinds, true);
   if (!stops_early(c)) b.discard(ref(flow, at + group));
   for (int64_t j = at + group - 1; j >= at; --j)
-    layer_backward(b, c, c.remade, static_cast<int>(j), ref(j == at ? hidden : flow, j), ref(d_hidden, j + 1),
-                   ref(d_hidden, j));
+    layer_backward(b, c, c.remade, static_cast<int>(j), kinds[static_cast<size_t>(j - at)],
+                   ref(j == at ? hidden : flow, j), ref(d_hidden, j + 1), ref(d_hidden, j));
+}
+
+std::span<const LayerKind> kinds_of(const ChunkPart& part, int64_t first, int64_t layers) {
+  return std::span(part.kinds).subspan(static_cast<size_t>(first), static_cast<size_t>(layers));
 }
 
 /// Cuts `count` checkpoints into segments whose iterations, of `period` checkpoints each, are alike:
@@ -85,8 +93,10 @@ void cut(int64_t count, int64_t period, Alike alike, Body body) {
 void layers_forward(BlockBuilder& b, const Context& c, const ChunkPart& part, LayerHooks* hooks) {
   for (const Run& r : runs_of(c.strategy().recompute, part.layers)) {
     const int64_t step = std::max<int64_t>(r.group, 1);
+    const auto kinds = [&](int64_t checkpoint) { return kinds_of(part, r.first + checkpoint * step, step); };
     auto alike = [&](int64_t x, int64_t y) {
-      return !hooks || (step == 1 && hooks->alike(Way::forward, r.first + x, r.first + y));
+      return std::ranges::equal(kinds(x), kinds(y)) &&
+             (!hooks || (step == 1 && hooks->alike(Way::forward, r.first + x, r.first + y)));
     };
     cut(r.count, hooks ? hooks->period(Way::forward) : 1, alike, [&](int64_t first, int64_t items, int64_t times) {
       b.segment(r.first + first * step, hooks && times == 1 ? 0 : items * step, times);
@@ -98,10 +108,10 @@ void layers_forward(BlockBuilder& b, const Context& c, const ChunkPart& part, La
         };
         each(&LayerHooks::before_forward);
         if (r.group == 0)
-          layer_forward(b, c, c.saved, static_cast<int>(at), ref(c.edge.hidden, at), ref(c.edge.hidden, at + 1),
-                        Phase::forward);
+          layer_forward(b, c, c.saved, static_cast<int>(at), kinds(first + item).front(), ref(c.edge.hidden, at),
+                        ref(c.edge.hidden, at + 1), Phase::forward);
         else
-          group_forward(b, c, at, r.group, false);
+          group_forward(b, c, at, kinds(first + item), false);
         each(&LayerHooks::after_forward);
       }
     });
@@ -112,8 +122,10 @@ void layers_backward(BlockBuilder& b, const Context& c, const ChunkPart& part, L
   const auto runs = runs_of(c.strategy().recompute, part.layers);
   for (auto r = runs.rbegin(); r != runs.rend(); ++r) {
     const int64_t step = std::max<int64_t>(r->group, 1), last = r->first + (r->count - 1) * step;
+    const auto kinds = [&](int64_t checkpoint) { return kinds_of(part, last - checkpoint * step, step); };
     auto alike = [&](int64_t x, int64_t y) {
-      return !hooks || (step == 1 && hooks->alike(Way::backward, last - x, last - y));
+      return std::ranges::equal(kinds(x), kinds(y)) &&
+             (!hooks || (step == 1 && hooks->alike(Way::backward, last - x, last - y)));
     };
     cut(r->count, hooks ? hooks->period(Way::backward) : 1, alike, [&](int64_t first, int64_t items, int64_t times) {
       b.segment(last - first * step, hooks && times == 1 ? 0 : -items * step, times);
@@ -125,10 +137,10 @@ void layers_backward(BlockBuilder& b, const Context& c, const ChunkPart& part, L
         };
         each(&LayerHooks::before_backward);
         if (r->group == 0)
-          layer_backward(b, c, c.saved, static_cast<int>(at), ref(c.edge.hidden, at), ref(c.tmp.d_hidden, at + 1),
-                         ref(c.tmp.d_hidden, at));
+          layer_backward(b, c, c.saved, static_cast<int>(at), kinds(first + item).front(), ref(c.edge.hidden, at),
+                         ref(c.tmp.d_hidden, at + 1), ref(c.tmp.d_hidden, at));
         else
-          group_backward(b, c, at, r->group);
+          group_backward(b, c, at, kinds(first + item));
         each(&LayerHooks::after_backward);
       }
     });

@@ -87,6 +87,20 @@ cudaError_t run(const Job& job) {
     case Kernel::context_forward:
     case Kernel::context_backward:
     case Kernel::scores_backward: return cudaErrorNotSupported;  // products: run.cpp has them
+    case Kernel::route_forward:
+    case Kernel::route_backward:
+    case Kernel::permute:
+    case Kernel::unpermute:
+    case Kernel::regroup:
+    case Kernel::grouped_gemm:
+    case Kernel::expert_activation_forward:
+    case Kernel::expert_activation_backward:
+    case Kernel::latent_attention_forward:
+    case Kernel::latent_attention_backward:
+    case Kernel::latent_assemble:
+    case Kernel::latent_scatter:
+    case Kernel::split_latent:
+    case Kernel::join_latent: return cudaErrorNotSupported;  // check_operands refuses them by name
   }
   return cudaSuccess;
 }

@@ -435,6 +435,20 @@ Case Builder::build() {
     case Kernel::residual_backward:  // random: held to properties, not to the reference
     case Kernel::dropout_forward:
     case Kernel::dropout_backward: break;
+    case Kernel::route_forward:
+    case Kernel::route_backward:
+    case Kernel::permute:
+    case Kernel::unpermute:
+    case Kernel::regroup:
+    case Kernel::grouped_gemm:
+    case Kernel::expert_activation_forward:
+    case Kernel::expert_activation_backward:
+    case Kernel::latent_attention_forward:
+    case Kernel::latent_attention_backward:
+    case Kernel::latent_assemble:
+    case Kernel::latent_scatter:
+    case Kernel::split_latent:
+    case Kernel::join_latent: break;  // no device has them
   }
   return std::move(c_);
 }

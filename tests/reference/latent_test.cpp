@@ -1,0 +1,87 @@
+// Multi-head latent attention under the strategies that cut it gives the loss of one rank, and gradients are those of the loss.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/lower/lower.hpp"
+#include "tests/reference/tiny.hpp"
+#include "tests/reference/train.hpp"
+
+namespace wt::reference {
+namespace {
+
+JobSpec latent_job(int64_t q_rank) {
+  JobSpec j = tiny_job();
+  make_llama(j);
+  j.model.name = "tiny latent";
+  j.model.kv_heads = 4;
+  j.model.head_dim = 6;
+  j.model.mla =
+      MlaSpec{.q_lora_rank = q_rank, .kv_lora_rank = 8, .qk_nope_head_dim = 4, .qk_rope_head_dim = 2, .v_head_dim = 3};
+  j.strategy.data_parallel = DataParallel::megatron;
+  return j;
+}
+
+class Latent : public testing::TestWithParam<int64_t> {};
+
+TEST_P(Latent, EveryCutTrainsLikeOneRank) {
+  const JobSpec one = latent_job(GetParam());
+  Trained a;
+  try {
+    a = train(one, 1);
+  } catch (const Fault& f) { FAIL() << f.what(); }
+  struct Cut {
+    int64_t tensor, pipeline, data;
+    bool sequence_parallel;
+    RecomputeKind recompute;
+  };
+  for (const Cut& cut : {Cut{2, 1, 1, false, RecomputeKind::none}, Cut{2, 1, 1, true, RecomputeKind::none},
+                         Cut{2, 2, 2, true, RecomputeKind::full}, Cut{2, 1, 1, true, RecomputeKind::selective}}) {
+    SCOPED_TRACE(testing::Message() << cut.tensor << " " << cut.pipeline << " " << cut.data << " "
+                                    << cut.sequence_parallel);
+    JobSpec many = one;
+    many.strategy.tensor = cut.tensor;
+    many.strategy.pipeline = cut.pipeline;
+    many.strategy.sequence_parallel = cut.sequence_parallel;
+    many.strategy.recompute.kind = cut.recompute;
+    many.cluster.nodes = cut.tensor * cut.pipeline * cut.data;
+    try {
+      const Trained b = train(many, 2);
+      for (size_t i = 0; i < kSteps; ++i)
+        EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
+      for (const auto& [id, x] : a.weights) {
+        const auto& y = b.weights.at(id);
+        double worst = 0;
+        for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
+        EXPECT_LT(worst, 1e-7) << id.first << " layer " << id.second;
+      }
+    } catch (const Fault& f) { ADD_FAILURE() << f.what(); }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(QueryRank, Latent, testing::Values(0, 6));
+
+TEST(LatentGradients, AreThoseOfTheLoss) {
+  JobSpec j = latent_job(6);
+  j.training.optimizer = OptimizerKind::sgd;
+  j.training.gradient_clipping = 0;
+  j.training.global_batch = 2;
+  const auto p = lower::lower(j);
+  ASSERT_TRUE(p.ok()) << to_text(p.errors());
+  constexpr double kRate = 1e-2, kStep = 1e-5;
+  const Options options{.learning_rate = kRate, .same_tokens = true};
+  for (const char* name : {"q_down", "q_down.gamma", "q_up", "kv_down", "kv_down.gamma", "kv_up"})
+    for (const int64_t index : {1, 5}) {
+      Reference run(p.value(), options), up(p.value(), options), down(p.value(), options);
+      const double before = run.weight(name, 1)[static_cast<size_t>(index)];
+      run.step();
+      const double gradient = (before - run.weight(name, 1)[static_cast<size_t>(index)]) / kRate;
+      up.nudge(name, 1, index, kStep);
+      down.nudge(name, 1, index, -kStep);
+      const double quotient = (up.step() - down.step()) / (2 * kStep);
+      EXPECT_NEAR(gradient, quotient, 1e-7 + 1e-4 * std::abs(quotient)) << name << " " << index;
+    }
+}
+
+}  // namespace
+}  // namespace wt::reference
