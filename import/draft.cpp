@@ -86,6 +86,10 @@ class KeyLister {
   void integers(std::string_view key, A&&...) {
     add(key);
   }
+  template <class... A>
+  void list(std::string_view key, A&&...) {
+    add(key);
+  }
   void recompute(std::string_view key, RecomputeSpec& v) { section(key, v, kOptional); }
   template <class T>
   void section(std::string_view key, T& v, Need) {
