@@ -94,7 +94,10 @@ std::vector<std::string> assumptions_of(const JobResult& r) {
   std::vector<std::string> out = r.job.assumptions;
   out.insert(out.end(), r.plan.assumptions.begin(), r.plan.assumptions.end());
   const DeviceSpec& d = r.job.cluster.device;
-  if (d.kernels.empty()) out.push_back(fmt::format("kernel times: roofline of {}; no measured curves for it", d.name));
+  if (d.measured)
+    out.push_back(fmt::format("kernel times: curves of {} itself; roofline for kernels without one", d.name));
+  else if (d.kernels.empty())
+    out.push_back(fmt::format("kernel times: roofline of {}; no measured curves for it", d.name));
   if (r.job.training.fragmentation == 0)
     out.push_back(
         "memory: what PyTorch's caching allocator holds follows a model of it; nothing more is lost "

@@ -36,7 +36,7 @@ struct KernelCurve {
 /// One device under training load, all devices of its node busy with the same.
 struct MeasuredDevice {
   std::string source;
-  Time op_overhead;  // from the end of one kernel to the begin of the next where the host is ahead
+  Time op_overhead;  // of an op beside its kernel: what issues it, queues it and stamps its times
   // Share of the device that a transfer takes from a kernel beside it: 1 where the same core does both.
   double communication_share = 0;
   std::vector<KernelCurve> kernels;

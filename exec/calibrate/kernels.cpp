@@ -146,13 +146,21 @@ struct Timed {
 };
 using Times = std::map<Key, Timed>;
 
-/// The compute ops of the steady step of a rank in issue order, as spans name them.
-std::vector<std::pair<std::pair<uint32_t, uint32_t>, const Compute*>> computes_of(const Plan& plan, RankId rank) {
-  std::vector<std::pair<std::pair<uint32_t, uint32_t>, const Compute*>> out;
+/// A compute op of the steady step, as spans name it.
+struct Instance {
+  uint32_t invocation = 0, instance = 0;
+  const Op* op = nullptr;
+  const Compute& compute() const { return std::get<Compute>(op->body); }
+  bool names(const trace::Span& s) const { return s.invocation == invocation && s.op == instance; }
+};
+
+/// In issue order.
+std::vector<Instance> computes_of(const Plan& plan, RankId rank) {
+  std::vector<Instance> out;
   const auto& order = plan.programs[program_of(plan, rank).v].steps.at(0).order;
   for (uint32_t i = 0; i < order.size(); ++i)
     for_each_op(plan.block(order[i].block), [&](const Op& op, uint32_t, int64_t, uint32_t instance) {
-      if (const auto* c = std::get_if<Compute>(&op.body)) out.push_back({{i, instance}, c});
+      if (std::holds_alternative<Compute>(op.body)) out.push_back({i, instance, &op});
     });
   return out;
 }
@@ -192,8 +200,8 @@ Status add_times(const Plan& plan, std::vector<Machine>& machines, Times& all) {
   for (const trace::RankSpans& r : trace.value().ranks) {
     size_t at = 0;
     for (const trace::Span& s : r.spans) {
-      if (at == ops.size() || ops[at].first != std::pair(s.invocation, s.op)) continue;
-      const Compute& c = *ops[at++].second;
+      if (at == ops.size() || !ops[at].names(s)) continue;
+      const Compute& c = ops[at++].compute();
       auto& of = seconds[Key{c.kernel, variant_of(c), c.dtype, c.dims}];
       of.first = &c;
       of.second.push_back(1e-12 * static_cast<double>(s.end_ps - s.begin_ps));
@@ -219,31 +227,32 @@ Status add_times(const Plan& plan, std::vector<Machine>& machines, Times& all) {
   return ok_status();
 }
 
-/// What one op costs when its kernel does nothing: the step of a job with nothing to compute, by its compute ops.
+/// What one op costs when its kernel does nothing, the host that issues it on the same core included: the time until the
+/// last backward op, which nothing but ops comes before, by their number.
 Result<Time> measure_overhead(const Ranks& ranks, DType precision) {
   const auto nothing = [](const Compute&, std::span<const Operand>, std::span<const Operand>, const KernelContext&,
                           Workers&) { return ok_status(); };
   auto machines = ranks.open(nothing);
   if (!machines) return machines.errors();
-  JobSpec job = probe_jobs(ranks.size, precision, Extent::quick)[1];
-  job.model.layers = 16;
+  JobSpec job = probe_jobs(ranks.size, precision, Extent::quick)[0];
+  job.model.layers = 32;
   auto plan = lower::lower(job);
   if (!plan) return plan.errors();
   auto trace = train(plan.value(), machines.value());
   if (!trace) return trace.errors();
   const auto ops = computes_of(plan.value(), RankId{0});
-  std::vector<double> each;
+  std::vector<double> each;  // of a rank and step
   for (const trace::RankSpans& r : trace.value().ranks) {
-    size_t at = 0;
-    int64_t before = 0;
+    size_t at = 0, counted = 0;
+    int64_t end = 0;
     for (const trace::Span& s : r.spans) {
-      if (at == ops.size() || ops[at].first != std::pair(s.invocation, s.op)) continue;
-      // Within an invocation: between them the step may wait for other ranks.
-      if (at > 0 && ops[at - 1].first.first == s.invocation)
-        each.push_back(1e-12 * static_cast<double>(s.begin_ps - before));
-      before = s.begin_ps;
-      ++at;
+      if (at == ops.size() || !ops[at].names(s)) continue;
+      const Phase phase = ops[at++].op->phase;
+      if (phase != Phase::forward && phase != Phase::backward_input && phase != Phase::backward_weight) continue;
+      end = std::max(end, s.end_ps);
+      ++counted;
     }
+    if (counted > 0) each.push_back(1e-12 * static_cast<double>(end) / static_cast<double>(counted));
   }
   if (each.empty()) return Time();
   const double mine[] = {middle(each)};

@@ -8,6 +8,7 @@
 
 #include "core/base/text.hpp"
 #include "core/plan/kernels.hpp"
+#include "core/plan/names.hpp"
 
 namespace wt::sim {
 namespace {
@@ -16,12 +17,10 @@ namespace {
 // a factor of e^sqrt(kReach) = 7 away in one direction nothing.
 constexpr double kCore = 0.02, kReach = 4, kPrior = 0.5;
 
-constexpr plan::Kernel kLastKernel = plan::Kernel::slice_columns;
-
 std::optional<plan::Kernel> kernel_named(std::string_view name) {
-  for (int k = 0; k <= static_cast<int>(kLastKernel); ++k)
-    if (plan::to_text(static_cast<plan::Kernel>(k)) == name) return static_cast<plan::Kernel>(k);
-  return std::nullopt;
+  const auto at = std::ranges::find(plan::kKernelNames, name);
+  if (at == plan::kKernelNames.end()) return std::nullopt;
+  return static_cast<plan::Kernel>(at - plan::kKernelNames.begin());
 }
 
 template <class Dims>
@@ -41,10 +40,8 @@ Result<MeasuredKernels> MeasuredKernels::make(const MeasuredDevice& device) {
     const std::string where = fmt::format("device.measured.kernels: {} {}", k.kernel, k.variant);
     const auto kernel = kernel_named(k.kernel);
     if (!kernel) {
-      std::vector<std::string_view> legal;
-      for (int i = 0; i <= static_cast<int>(kLastKernel); ++i)
-        legal.push_back(plan::to_text(static_cast<plan::Kernel>(i)));
-      errors.push_back({where, fmt::format("no plan has a kernel '{}'", k.kernel), suggest(k.kernel, legal)});
+      errors.push_back(
+          {where, fmt::format("no plan has a kernel '{}'", k.kernel), suggest(k.kernel, plan::kKernelNames)});
       continue;
     }
     Curve c{k.variant, k.latency.seconds(), k.rate > 0 ? 1 / k.rate : 0, k.bandwidth.n > 0 ? 1 / k.bandwidth.n : 0, {}};

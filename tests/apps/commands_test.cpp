@@ -29,7 +29,7 @@ TEST_F(Program, HelpOfEveryCommandShowsAnExampleOrIsShort) {
   const Outcome all = run("--help");
   EXPECT_EQ(all.code, 0);
   for (const char* command :
-       {"simulate", "run", "plan", "diff", "audit", "validate", "convert", "models", "clusters"}) {
+       {"simulate", "run", "calibrate", "plan", "diff", "audit", "validate", "convert", "models", "clusters"}) {
     EXPECT_TRUE(has(all.out, command)) << command;
     const Outcome one = run(std::string(command) + " --help");
     EXPECT_EQ(one.code, 0) << command;
