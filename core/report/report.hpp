@@ -147,6 +147,9 @@ Result<StepReport> step_report(const JobSpec&, const plan::Plan&, const trace::T
 
 /// Rates and memory peaks from the step time alone: no breakdown, no items. For searches.
 StepReport step_rates(const JobSpec&, const plan::Plan&, Time step_time, FlopFormula = FlopFormula::model_causal);
+/// With memory peaks that were asked for before.
+StepReport step_rates(const JobSpec&, const plan::Plan&, Time step_time, MemoryReport memory,
+                      FlopFormula = FlopFormula::model_causal);
 
 /// Matrix products and attention of the plan's Work, of all ranks, one steady step: recomputed work counts.
 double hardware_flops(const plan::Plan&);

@@ -160,12 +160,16 @@ double hardware_flops(const Plan& plan) {
   return total;
 }
 
-StepReport step_rates(const JobSpec& job, const Plan& plan, Time step_time, FlopFormula formula) {
+StepReport step_rates(const JobSpec& job, const Plan& plan, Time step_time, MemoryReport memory, FlopFormula formula) {
   StepReport r;
   r.step_time = step_time;
   fill_rates(r, job, plan, formula);
-  r.memory = memory_peaks(job, plan);
+  r.memory = std::move(memory);
   return r;
+}
+
+StepReport step_rates(const JobSpec& job, const Plan& plan, Time step_time, FlopFormula formula) {
+  return step_rates(job, plan, step_time, memory_peaks(job, plan), formula);
 }
 
 Result<StepTimes> step_times(const Plan& plan, const trace::Trace& trace, uint32_t step) {

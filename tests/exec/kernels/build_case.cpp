@@ -29,7 +29,9 @@ class Builder {
   DType wide() const { return storage_ == DType::f64 ? DType::f64 : DType::f32; }
   double uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
 
-  size_t tensor(DType t, int64_t n, double low = -1, double high = 1) {
+  // Most of an element, hence of a product of two: where few of them are summed they may cancel to much less.
+  static constexpr double kInput = 1;
+  size_t tensor(DType t, int64_t n, double low = -kInput, double high = kInput) {
     Tensor x{t, {}};
     for (int64_t i = 0; i < n; ++i) x.values.push_back(rounded(uniform(low, high), t));
     c_.tensors.push_back(std::move(x));
@@ -88,6 +90,7 @@ void Builder::gemm() {
   if (option(3)) read(tensor(storage_ == DType::f8 ? wide() : storage_, s_.b));
   write(tensor(out, s_.a * s_.b));
   c_.terms = static_cast<double>(s_.c);
+  c_.magnitude = kInput;
 }
 
 void Builder::norm() {
@@ -101,6 +104,7 @@ void Builder::norm() {
   if (c_.compute.kernel == Kernel::bias_gradient) {
     read(tensor(storage_, rows * h));
     write(tensor(option(0) ? wide() : storage_, h));
+    c_.magnitude = kInput;
   } else if (c_.compute.kernel == Kernel::norm_forward) {
     const size_t x = tensor(storage_, rows * h, -1, 2);
     // Rows whose values are close lose in the subtraction of their mean what |x| / deviation says.
@@ -168,6 +172,7 @@ void Builder::attention() {
   auto wide_of = [&](int64_t n) { return tensor(wide(), n); };
   c_.terms = static_cast<double>(std::max(a.seq, a.d) * a.share());
   c_.products_in_storage = true;
+  c_.magnitude = kInput;
   switch (c_.compute.kernel) {
     case Kernel::attention_forward:
       read(qkv);
@@ -293,6 +298,7 @@ void Builder::tables() {
   const Kernel k = c_.compute.kernel;
   const DType gradient = option(1) ? wide() : storage_;
   c_.terms = static_cast<double>(rows);
+  c_.magnitude = kInput;
   c_.context.group_size = option(0) ? 2 : 1;
   c_.context.group_index = option(0) ? 1 : 0;
   if (k == Kernel::embedding_forward || k == Kernel::embedding_backward) {
