@@ -27,13 +27,15 @@ struct Options {
 
 /// "16..1024" doubles; "64,128,500" is taken as it is.
 Result<std::vector<int64_t>> sizes_of(const std::string& text) {
-  const Diagnostic wrong{"--gpus", fmt::format("'{}' is no list of sizes", text), "16..16384 (doubling), or 64,128,512"};
+  const Diagnostic wrong{"--gpus", fmt::format("'{}' is no list of sizes", text),
+                         "16..16384 (doubling), or 64,128,512"};
   const auto number = [](std::string_view word) -> std::optional<int64_t> {
     const auto n = parse_int(word);
     return n && *n >= 1 && *n <= kMostGpus ? n : std::nullopt;
   };
   if (const size_t dots = text.find(".."); dots != text.npos) {
-    const auto first = number(std::string_view(text).substr(0, dots)), last = number(std::string_view(text).substr(dots + 2));
+    const auto first = number(std::string_view(text).substr(0, dots)),
+               last = number(std::string_view(text).substr(dots + 2));
     if (!first || !last || *first > *last) return wrong;
     return study::doubling(*first, *last);
   }
@@ -71,10 +73,9 @@ int run(const Options& o) {
   auto result = study::scale(job.value(), options);
   if (!result) return fail(result.errors(), kBadInput);
   const study::ScaleQuestion question{o.price, o.day_worth};
-  const int written = write_out(
-      o.json  ? study::print_scale_json(result.value(), job.value(), options, question)
-      : o.csv ? study::print_scale_csv(result.value(), job.value(), question)
-              : study::print_scale_screen(result.value(), job.value(), options, question));
+  const int written = write_out(o.json  ? study::print_scale_json(result.value(), job.value(), options, question)
+                                : o.csv ? study::print_scale_csv(result.value(), job.value(), question)
+                                        : study::print_scale_screen(result.value(), job.value(), options, question));
   if (written != kOk) return written;
   for (const study::ScalePoint& p : result.value().points)
     if (p.reason.empty()) return kOk;
@@ -85,7 +86,9 @@ const Register registration(41, [](CLI::App& parent, int& exit) {
   auto o = std::make_shared<Options>();
   CLI::App* app = parent.add_subcommand("scale", "one job on more and more GPUs: speed, efficiency, days, money");
   o->job.add_to(*app);
-  app->add_option("--gpus", o->gpus, "sizes: FIRST..LAST doubles, or a list")->type_name("SIZES")->capture_default_str();
+  app->add_option("--gpus", o->gpus, "sizes: FIRST..LAST doubles, or a list")
+      ->type_name("SIZES")
+      ->capture_default_str();
   app->add_flag("--weak", o->weak, "the batch grows with the GPUs; the default keeps it");
   app->add_flag("--choose", o->choose, "the best strategy at each size; the default holds the job's");
   app->add_option("--price", o->price, "of a GPU-hour")->check(number_between(0, 1e6))->type_name("MONEY");

@@ -72,9 +72,11 @@ int run(const Options& o) {
   options.threads = static_cast<unsigned>(o.threads);
   options.results = o.results;
   options.stop = &interrupted;
+  options.exact_rows = o.csv ? SIZE_MAX : static_cast<size_t>(o.rows);  // CSV has every row
   if (isatty(STDERR_FILENO))
     options.progress = [](size_t done, size_t all) {
-      if (done % 16 == 0 || done == all) fmt::print(stderr, "\r{} of {} strategies{}", done, all, done == all ? "\n" : "");
+      if (done % 16 == 0 || done == all)
+        fmt::print(stderr, "\r{} of {} strategies{}", done, all, done == all ? "\n" : "");
     };
   std::signal(SIGINT, [](int) { interrupted = true; });
   auto result = study::search(job.value(), space_of(job.value(), o), options);
@@ -135,7 +137,10 @@ const Register registration(40, [](CLI::App& parent, int& exit) {
   app->add_option("--price", o->price, "of a GPU-hour: adds the cost of the run")
       ->check(number_between(0, 1e6))
       ->type_name("MONEY");
-  app->add_option("--rows", o->rows, "rows of each table")->check(count_to(100000))->type_name("N")->capture_default_str();
+  app->add_option("--rows", o->rows, "rows of each table")
+      ->check(count_to(100000))
+      ->type_name("N")
+      ->capture_default_str();
   app->add_option("--threads", o->threads, "strategies simulated at once (default: one for each core)")
       ->check(count_to(1024))
       ->type_name("N");

@@ -15,7 +15,8 @@ void fill_shares(ScalePoint& p, const report::TimeBreakdown& t) {
   const double step = t.total();
   if (step <= 0) return;
   p.communication =
-      (t.exposed_tensor + t.exposed_data + t.exposed_pipeline + t.exposed_context + t.exposed_expert + t.offload) / step;
+      (t.exposed_tensor + t.exposed_data + t.exposed_pipeline + t.exposed_context + t.exposed_expert + t.offload) /
+      step;
   p.imbalance = t.bubble / step;
   p.fixed = (t.host + t.optimizer + t.other) / step;
 }
@@ -90,17 +91,16 @@ Result<JobSpec> job_on(const JobSpec& job, int64_t gpus, Scaling scaling) {
   } else if (gpus % node.devices == 0) {
     out.cluster.nodes = gpus / node.devices;
   } else {
-    return Diagnostic{"--gpus", fmt::format("{} GPUs are not whole nodes of {}", gpus, node.devices),
-                      fmt::format("nearest: {}, {}", gpus / node.devices * node.devices,
-                                  (gpus / node.devices + 1) * node.devices)};
+    return Diagnostic{
+        "--gpus", fmt::format("{} GPUs are not whole nodes of {}", gpus, node.devices),
+        fmt::format("nearest: {}, {}", gpus / node.devices * node.devices, (gpus / node.devices + 1) * node.devices)};
   }
   out.strategy.data = 0;
   if (scaling == Scaling::weak) {
     if (job.training.global_batch * gpus % was != 0)
-      return Diagnostic{"training.global_batch",
-                        fmt::format("{} sequences on {} GPUs are no whole number on {}", job.training.global_batch, was,
-                                    gpus),
-                        ""};
+      return Diagnostic{
+          "training.global_batch",
+          fmt::format("{} sequences on {} GPUs are no whole number on {}", job.training.global_batch, was, gpus), ""};
     out.training.global_batch = job.training.global_batch * gpus / was;
   }
   return out;
@@ -125,7 +125,8 @@ Result<ScaleResult> scale(const JobSpec& job, const ScaleOptions& options) {
     if (!base) base = &p;
     p.efficiency = per_gpu(p) / per_gpu(*base);
     if (before)
-      p.marginal = (p.tokens_per_s - before->tokens_per_s) / static_cast<double>(p.gpus - before->gpus) / per_gpu(*base);
+      p.marginal =
+          (p.tokens_per_s - before->tokens_per_s) / static_cast<double>(p.gpus - before->gpus) / per_gpu(*base);
     before = &p;
   }
   return out;

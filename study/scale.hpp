@@ -33,11 +33,11 @@ struct ScalePoint {
   JobSpec job;
   double step_s = 0, tokens_per_s = 0, mfu = 0, reserved_gib = 0;
   std::string fits;
-  double efficiency = 0;      // speed per GPU, relative to the smallest size that runs
-  double marginal = 0;        // what an added GPU brings since the size before, relative to one of the smallest size
-  double communication = 0;   // share of the step in which transfers are waited for
-  double imbalance = 0;       // share in which a rank waits for others: pipeline bubble
-  double fixed = 0;           // share of host gaps, optimizer and the rest
+  double efficiency = 0;     // speed per GPU, relative to the smallest size that runs
+  double marginal = 0;       // what an added GPU brings since the size before, relative to one of the smallest size
+  double communication = 0;  // share of the step in which transfers are waited for
+  double imbalance = 0;      // share in which a rank waits for others: pipeline bubble
+  double fixed = 0;          // share of host gaps, optimizer and the rest
 };
 
 struct ScaleResult {

@@ -1,3 +1,5 @@
+// Scaling as text: a row for each size, the knee, the cheapest size. Pure: days and money follow from the rows.
+// A size that does not run is a line with its reason.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,8 +68,9 @@ std::string print_scale_screen(const ScaleResult& r, const JobSpec& job, const S
                                 job.cluster.name, options.scaling == Scaling::strong ? "strong" : "weak",
                                 options.choose ? "chosen at each size" : "held");
   const bool days = job.training.total_tokens > 0, money = days && q.price > 0;
-  std::vector<std::string> header{"GPUs", "step", "tokens/s", "MFU", "efficiency", "an added GPU brings", "communication",
-                                  "imbalance", "host, optimizer", "memory", "strategy"};
+  std::vector<std::string> header{
+      "GPUs",          "step",      "tokens/s",        "MFU",    "efficiency", "an added GPU brings",
+      "communication", "imbalance", "host, optimizer", "memory", "strategy"};
   if (days) header.push_back("days");
   if (money) header.push_back("cost");
   report::Table table(header);
@@ -94,7 +97,9 @@ std::string print_scale_screen(const ScaleResult& r, const JobSpec& job, const S
     table.add(std::move(row));
   }
   out += table.text();
-  out += "\n  efficiency: speed per GPU against the smallest size that runs; shares are of the step on the critical rank\n";
+  out +=
+      "\n  efficiency: speed per GPU against the smallest size that runs; shares are of the step on the critical "
+      "rank\n";
   if (const ScalePoint* k = knee(r); k && k != &r.points.back())
     out += fmt::format("  beyond {} GPUs an added one brings less than half of what it brings at the smallest size\n",
                        with_commas(k->gpus));
@@ -121,15 +126,16 @@ std::string print_scale_csv(const ScaleResult& r, const JobSpec&, const ScaleQue
     }
     const StrategySpec& s = p.job.strategy;
     const Cost c = cost_of(p, q);
-    out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\n", p.gpus, p.global_batch, p.step_s,
-                       p.tokens_per_s, p.mfu, p.efficiency, p.marginal, p.communication, p.imbalance, p.fixed,
+    out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},\n", p.gpus, p.global_batch,
+                       p.step_s, p.tokens_per_s, p.mfu, p.efficiency, p.marginal, p.communication, p.imbalance, p.fixed,
                        p.reserved_gib, s.tensor, s.pipeline, s.virtual_stages, s.context, s.expert,
                        p.job.training.micro_batch, c.days, c.gpu_hours, c.money);
   }
   return out;
 }
 
-std::string print_scale_json(const ScaleResult& r, const JobSpec&, const ScaleOptions& options, const ScaleQuestion& q) {
+std::string print_scale_json(const ScaleResult& r, const JobSpec&, const ScaleOptions& options,
+                             const ScaleQuestion& q) {
   Json j{{"schema_version", 1},
          {"scaling", options.scaling == Scaling::strong ? "strong" : "weak"},
          {"strategy", options.choose ? "chosen" : "held"},

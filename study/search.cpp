@@ -23,6 +23,9 @@ namespace {
 
 using ModelsByNodes = std::map<int64_t, sim::Models>;
 
+/// Nobody should buy for a job that may or may not fit.
+bool runs_safely(std::string_view fits) { return fits != "out_of_memory" && fits != "borderline"; }
+
 /// Lowered, held against memory, and only if it fits simulated.
 Outcome evaluate(const JobSpec& job, const sim::Models& models, size_t index) {
   Outcome out;
@@ -37,7 +40,7 @@ Outcome evaluate(const JobSpec& job, const sim::Models& models, size_t index) {
   const report::StageMemory& fullest = memory.stages[memory.peak_stage];
   out.reserved_gib = fullest.reserved.gib();
   out.fits = memory.fits;
-  if (memory.fits == "out_of_memory") {
+  if (!runs_safely(memory.fits)) {
     out.fate = Fate::out_of_memory;
     out.reason = fullest.peak_phase;
     return out;
@@ -48,13 +51,26 @@ Outcome evaluate(const JobSpec& job, const sim::Models& models, size_t index) {
     out.reason = run.errors().front().what;
     return out;
   }
-  const report::StepReport rates =
-      report::step_rates(job, plan.value(), run.value().step_time, std::move(memory));
+  const report::StepReport rates = report::step_rates(job, plan.value(), run.value().step_time, std::move(memory));
   out.fate = Fate::simulated;
   out.step_s = rates.step_time.seconds();
   out.mfu = rates.mfu;
   out.tokens_per_s = rates.tokens_per_second;
   return out;
+}
+
+/// With what the allocator holds beyond the plan's peaks.
+void make_exact(Outcome& out, const JobSpec& job) {
+  const auto plan = lower::lower(job);
+  WT_CHECK(plan.ok());  // it was simulated
+  const report::MemoryReport memory = report::memory_report(job, plan.value());
+  const report::StageMemory& fullest = memory.stages[memory.peak_stage];
+  out.exact_memory = true;
+  out.reserved_gib = fullest.reserved.gib();
+  out.fits = memory.fits;
+  if (runs_safely(memory.fits)) return;
+  out.fate = Fate::out_of_memory;
+  out.reason = fullest.peak_phase;
 }
 
 /// What results are of: another job or space has another. The text of both, hashed.
@@ -86,6 +102,9 @@ std::string without_numbers(std::string_view reason) {
 
 void rank_outcomes(SearchResult& r) {
   std::map<std::string, size_t> reasons;
+  r.ranking.clear();
+  r.front.clear();
+  r.simulated = r.out_of_memory = r.illegal = r.failed = 0;
   for (size_t i = 0; i < r.outcomes.size(); ++i) {
     const Outcome& o = r.outcomes[i];
     switch (o.fate) {
@@ -125,14 +144,37 @@ void rank_outcomes(SearchResult& r) {
   }
 }
 
+/// Ranks, asks for the exact memory of what is shown, and ranks again until nothing that is shown is a bound. A bound is
+/// below the exact value: what it keeps off the front, or behind the rows, the exact value does too.
+void rank_exactly(SearchResult& r, const JobSpec& job, const SearchOptions& options) {
+  for (;;) {
+    rank_outcomes(r);
+    std::vector<size_t> asked = r.front;
+    asked.insert(asked.end(), r.ranking.begin(),
+                 r.ranking.begin() + static_cast<std::ptrdiff_t>(std::min(options.exact_rows, r.ranking.size())));
+    std::sort(asked.begin(), asked.end());
+    asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
+    std::erase_if(asked, [&](size_t i) { return r.outcomes[i].exact_memory; });
+    if (asked.empty()) return;
+    on_threads(options.threads, asked.size(), [&](size_t k) {
+      Outcome& o = r.outcomes[asked[k]];
+      make_exact(o, job_of(job, r.candidates[o.candidate]));
+    });
+  }
+}
+
 /// Which number has no value, or that no combination divides.
 Diagnostic empty_space(const JobSpec& job, const SearchSpace& s) {
-  const std::pair<const char*, bool> kParts[] = {
-      {"nodes", s.nodes.empty()},         {"tensor", s.tensor.empty()},
-      {"pipeline", s.pipeline.empty()},   {"virtual stages", s.virtual_stages.empty()},
-      {"context", s.context.empty()},     {"expert", s.expert.empty()},
-      {"micro-batch", s.micro_batch.empty()}, {"schedule", s.schedules.empty()},
-      {"data-parallel kind", s.data_parallel.empty()}, {"recompute", s.recompute.empty()}};
+  const std::pair<const char*, bool> kParts[] = {{"nodes", s.nodes.empty()},
+                                                 {"tensor", s.tensor.empty()},
+                                                 {"pipeline", s.pipeline.empty()},
+                                                 {"virtual stages", s.virtual_stages.empty()},
+                                                 {"context", s.context.empty()},
+                                                 {"expert", s.expert.empty()},
+                                                 {"micro-batch", s.micro_batch.empty()},
+                                                 {"schedule", s.schedules.empty()},
+                                                 {"data-parallel kind", s.data_parallel.empty()},
+                                                 {"recompute", s.recompute.empty()}};
   for (const auto& [name, empty] : kParts)
     if (empty) return {"search", fmt::format("no value is left for {}", name), ""};
   return {"search",
@@ -197,7 +239,7 @@ Result<SearchResult> search(const JobSpec& job, const SearchSpace& space, const 
   for (std::optional<Outcome>& o : outcomes)
     if (o) r.outcomes.push_back(std::move(*o));
   r.complete = r.outcomes.size() == r.candidates.size();
-  rank_outcomes(r);
+  rank_exactly(r, job, options);
   r.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return r;
 }

@@ -1,6 +1,7 @@
 // Which strategy is best: every legal cut of a job over its cluster is lowered, held against the device's memory and
 // simulated; the fastest, the front of time against memory and GPUs, and why the others were rejected. Prunes only by
-// what is exact (a plan that does not fit is not simulated), so the best of the space is never dropped.
+// what is certain: a plan that does not fit is not simulated, and what the caching allocator holds beyond the plan's own
+// peak, which costs as much time to know as all the rest, is asked for only where it can change the answer.
 // Invariant: the result depends on job and space alone, not on threads, interruptions or the order of evaluation.
 #pragma once
 
@@ -39,22 +40,29 @@ struct Candidate {
 std::vector<Candidate> candidates(const JobSpec& job, const SearchSpace& space);
 JobSpec job_of(const JobSpec& job, const Candidate& candidate);
 
-enum class Fate : uint8_t { simulated, out_of_memory, illegal, failed };
+enum class Fate : uint8_t {
+  simulated,
+  out_of_memory,  // or borderline: within 3 % of the device's memory
+  illegal,
+  failed
+};
 struct Outcome {
   size_t candidate = 0;  // index
   Fate fate = Fate::illegal;
   double step_s = 0, mfu = 0, tokens_per_s = 0;  // simulated
-  double reserved_gib = 0;                       // simulated, out_of_memory
+  double reserved_gib = 0;                       // simulated, out_of_memory; at least so much, or
+  bool exact_memory = false;                     // so much
   std::string fits;                              // the verdict on memory
-  std::string reason;                            // illegal, failed: the first fault; out_of_memory: the phase of the peak
+  std::string reason;  // illegal, failed: the first fault; out_of_memory: the phase of the peak
   bool operator==(const Outcome&) const = default;
 };
 
 struct SearchOptions {
-  unsigned threads = 0;                                    // 0: one a core
-  std::string results;                                     // file that outcomes are appended to; "": none
-  std::function<void(size_t done, size_t all)> progress;   // from any thread, one at a time
-  const std::atomic<bool>* stop = nullptr;                 // set: what is done so far is the result
+  unsigned threads = 0;                                   // 0: one a core
+  std::string results;                                    // file that outcomes are appended to; "": none
+  std::function<void(size_t done, size_t all)> progress;  // from any thread, one at a time
+  const std::atomic<bool>* stop = nullptr;                // set: what is done so far is the result
+  size_t exact_rows = 10;                                 // of the ranking have exact memory, as all of the front has
 };
 
 struct SearchResult {

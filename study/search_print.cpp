@@ -1,3 +1,5 @@
+// Search results as text: tables share their rows, so that screen and proposal say the same. Pure: no simulation, no
+// ranking of its own.
 #include "study/search_print.hpp"
 
 #include <fmt/format.h>
@@ -49,9 +51,12 @@ class Rows {
     const Outcome& o = r_.outcomes[i];
     const Candidate& c = candidate(i);
     const StrategySpec& s = c.strategy;
-    std::vector<std::string> out{to_text(Time::from_seconds(o.step_s)), fmt::format("{:.1f} %", o.mfu * 100),
-                                 fmt::format("{:.1f} GiB", o.reserved_gib), with_commas(gpus(i)),
-                                 std::to_string(s.tensor), std::to_string(s.pipeline),
+    std::vector<std::string> out{to_text(Time::from_seconds(o.step_s)),
+                                 fmt::format("{:.1f} %", o.mfu * 100),
+                                 fmt::format("{:.1f} GiB{}", o.reserved_gib, o.fits == "tight" ? ", tight" : ""),
+                                 with_commas(gpus(i)),
+                                 std::to_string(s.tensor),
+                                 std::to_string(s.pipeline),
                                  std::to_string(s.virtual_stages)};
     if (varies_context()) out.push_back(std::to_string(s.context));
     if (varies_expert()) out.push_back(std::to_string(s.expert));
@@ -64,11 +69,16 @@ class Rows {
   }
 
  private:
-  bool varies_context() const { return varies([](const StrategySpec& s) { return s.context; }); }
-  bool varies_expert() const { return varies([](const StrategySpec& s) { return s.expert; }); }
+  bool varies_context() const {
+    return varies([](const StrategySpec& s) { return s.context; });
+  }
+  bool varies_expert() const {
+    return varies([](const StrategySpec& s) { return s.expert; });
+  }
   template <class Of>
   bool varies(Of of) const {
-    return std::any_of(r_.candidates.begin(), r_.candidates.end(), [&](const Candidate& c) { return of(c.strategy) > 1; });
+    return std::any_of(r_.candidates.begin(), r_.candidates.end(),
+                       [&](const Candidate& c) { return of(c.strategy) > 1; });
   }
 
   const SearchResult& r_;
@@ -83,10 +93,10 @@ report::Table table_of(const SearchResult& r, const SearchQuestion& q, const std
 }
 
 std::string counts_text(const SearchResult& r) {
-  std::string out = fmt::format("{} strategies: {} simulated, {} do not fit, {} illegal", with_commas(static_cast<int64_t>(r.candidates.size())),
-                                with_commas(static_cast<int64_t>(r.simulated)),
-                                with_commas(static_cast<int64_t>(r.out_of_memory)),
-                                with_commas(static_cast<int64_t>(r.illegal)));
+  std::string out = fmt::format(
+      "{} strategies: {} simulated, {} do not fit, {} illegal", with_commas(static_cast<int64_t>(r.candidates.size())),
+      with_commas(static_cast<int64_t>(r.simulated)), with_commas(static_cast<int64_t>(r.out_of_memory)),
+      with_commas(static_cast<int64_t>(r.illegal)));
   if (r.failed > 0) out += fmt::format(", {} failed", r.failed);
   if (r.resumed > 0) out += fmt::format(" ({} from the results file)", with_commas(static_cast<int64_t>(r.resumed)));
   out += fmt::format(", in {}", to_text(Time::from_seconds(r.wall_s)));
@@ -179,9 +189,10 @@ std::optional<size_t> fewest_for(const SearchResult& r, const JobSpec& job, doub
 }
 
 std::string print_search_screen(const SearchResult& r, const SearchQuestion& q) {
-  std::string out = fmt::format("{}  on  {}, global batch of {} x {} tokens\n{}\n", q.job.name.empty() ? q.job.model.name : q.job.name,
-                                q.job.cluster.name, with_commas(q.job.training.global_batch),
-                                with_commas(q.job.training.seq_len), counts_text(r));
+  std::string out =
+      fmt::format("{}  on  {}, global batch of {} x {} tokens\n{}\n",
+                  q.job.name.empty() ? q.job.model.name : q.job.name, q.job.cluster.name,
+                  with_commas(q.job.training.global_batch), with_commas(q.job.training.seq_len), counts_text(r));
   if (r.ranking.empty()) {
     out += "\nNo strategy runs.\n";
   } else {

@@ -9,9 +9,9 @@ namespace wt::study {
 
 struct SearchQuestion {
   const JobSpec& job;
-  size_t rows = 10;            // runners-up that are shown
-  double price = 0;            // of a GPU-hour, in the user's money; 0: not asked
-  double deadline_days = 0;    // 0: not asked
+  size_t rows = 10;          // runners-up that are shown
+  double price = 0;          // of a GPU-hour, in the user's money; 0: not asked
+  double deadline_days = 0;  // 0: not asked
 };
 
 std::string print_search_screen(const SearchResult&, const SearchQuestion&);

@@ -10,8 +10,8 @@
 #include "core/base/text.hpp"
 #include "core/lower/lower.hpp"
 #include "core/report/print.hpp"
-#include "core/spec/quantity.hpp"
 #include "core/spec/names.hpp"
+#include "core/spec/quantity.hpp"
 #include "sim/simulate.hpp"
 #include "study/on_threads.hpp"
 
@@ -105,13 +105,15 @@ const std::vector<Resource>& resources() {
        [](JobSpec& j, double f) { return j.cluster.device.memory_bandwidth.n *= f, true; }},
       {"scale_up", "NVLink or what joins a node", true, true,
        [](const JobSpec& j) {
-         return j.cluster.ranks() > 1 && j.cluster.node.devices > 1 ? rate_text(j.cluster.node.scale_up.bandwidth.n) : "";
+         return j.cluster.ranks() > 1 && j.cluster.node.devices > 1 ? rate_text(j.cluster.node.scale_up.bandwidth.n)
+                                                                    : "";
        },
        [](JobSpec& j, double f) { return j.cluster.node.scale_up.bandwidth.n *= f, true; }},
       {"nic", "network cards", true, true,
        [](const JobSpec& j) {
          const FabricSpec& n = j.cluster.fabric;
-         return has_fabric(j) ? fmt::format("{} x {:.4g} Gb/s a node", n.nics_per_node, n.nic_bandwidth.n * 8 / 1e9) : "";
+         return has_fabric(j) ? fmt::format("{} x {:.4g} Gb/s a node", n.nics_per_node, n.nic_bandwidth.n * 8 / 1e9)
+                              : "";
        },
        [](JobSpec& j, double f) { return j.cluster.fabric.nic_bandwidth.n *= f, true; }},
       {"latency", "network latency", false, true, latency_text, scale_latency},
@@ -122,7 +124,8 @@ const std::vector<Resource>& resources() {
                     : "";
        },
        scale_oversubscription},
-      {"micro_batches", "micro-batches (time for the same tokens)", true, false, micro_batches_text, scale_micro_batches},
+      {"micro_batches", "micro-batches (time for the same tokens)", true, false, micro_batches_text,
+       scale_micro_batches},
   };
   return all;
 }
@@ -180,8 +183,7 @@ std::string print_sensitivity_screen(const SensitivityResult& r, const JobSpec& 
   report::Table table(header);
   for (const SensitivityRow& row : r.rows) {
     std::vector<std::string> cells{row.name, row.value};
-    for (const double s : row.step_s)
-      cells.push_back(s > 0 ? fmt::format("{:+.1f} %", (s / r.step_s - 1) * 100) : "-");
+    for (const double s : row.step_s) cells.push_back(s > 0 ? fmt::format("{:+.1f} %", (s / r.step_s - 1) * 100) : "-");
     cells.push_back(row.least_factor > 0 ? row.least_value : !row.continuous ? "-" : "any that was tried");
     cells.push_back(fmt::format("{:.2f} %", std::max(0.0, row.elasticity)));
     table.add(std::move(cells));
@@ -198,7 +200,8 @@ std::string print_sensitivity_json(const SensitivityResult& r, const JobSpec&) {
   for (const SensitivityRow& row : r.rows) {
     Json steps = Json::array();
     for (size_t k = 0; k < r.factors.size(); ++k)
-      steps.push_back(Json{{"factor", r.factors[k]}, {"step_time_s", row.step_s[k] > 0 ? Json(row.step_s[k]) : Json()}});
+      steps.push_back(
+          Json{{"factor", r.factors[k]}, {"step_time_s", row.step_s[k] > 0 ? Json(row.step_s[k]) : Json()}});
     j["resources"].push_back(Json{{"id", row.id},
                                   {"name", row.name},
                                   {"value", row.value},

@@ -116,8 +116,9 @@ TEST(Sensitivity, TheLeastKeepsTheSpeedAndLessDoesNot) {
 }
 
 TEST(Sensitivity, OneNodeHasNoNetwork) {
-  const auto r = sensitivity(example({"cluster.nodes=1", "strategy.tensor=8", "strategy.pipeline=1", "strategy.virtual_stages=1",
-                                      "strategy.schedule=1f1b", "training.global_batch=8"}));
+  const auto r =
+      sensitivity(example({"cluster.nodes=1", "strategy.tensor=8", "strategy.pipeline=1", "strategy.virtual_stages=1",
+                           "strategy.schedule=1f1b", "training.global_batch=8"}));
   ASSERT_TRUE(r) << to_text(r.errors());
   EXPECT_FALSE(row_of(r.value(), "nic"));
   EXPECT_FALSE(row_of(r.value(), "latency"));
