@@ -212,8 +212,10 @@ KernelContext Executor::context_of(const ScriptTask& t) const {
   key = mix(key ^ static_cast<uint64_t>(state_.step));
   key = mix(key ^ static_cast<uint64_t>(layer + 1));
   key = mix(key ^ static_cast<uint64_t>(sample_of(plan_, rank_, std::max(0, t.micro_batch), 0)));
+  const int64_t parts = plan_.mesh.context_ranks();
+  if (parts > 1) key = mix(key ^ static_cast<uint64_t>(1 + plan_.mesh.context_coordinate(rank_)) << 32);
   const auto tensor = plan_.mesh.find("tp");
-  if (tensor && c.dims[0] != plan_.sequence * plan_.micro_batch_size)
+  if (tensor && c.dims[0] != plan_.sequence / parts * plan_.micro_batch_size)
     key = mix(key ^ static_cast<uint64_t>(1 + plan_.mesh.coordinate(rank_, *tensor)));
   k.random_key = key;
   return k;
@@ -314,8 +316,10 @@ void Executor::stage(const Tasks& list, int64_t step) {
   if (staged.tasks == &list && staged.step == step) return;
   staged.tasks = &list;
   staged.step = step;
-  const auto batch = static_cast<size_t>(plan_.micro_batch_size), sequence = static_cast<size_t>(plan_.sequence);
-  std::vector<int32_t> sample(sequence + 1);
+  const int64_t parts = plan_.mesh.context_ranks(), part = plan_.mesh.context_coordinate(rank_);
+  const int64_t length = plan_.sequence / parts;
+  const auto batch = static_cast<size_t>(plan_.micro_batch_size), sequence = static_cast<size_t>(length);
+  std::vector<int32_t> sample(static_cast<size_t>(plan_.sequence) + 1);
   size_t used = 0;
   for (const ScriptTask& t : list.tasks) {
     const auto role = fed_by_host(plan_, t);
@@ -329,7 +333,10 @@ void Executor::stage(const Tasks& list, int64_t step) {
     ++used;
     for (size_t b = 0; b < batch; ++b) {
       options_.tokens->sample(step, sample_of(plan_, rank_, t.micro_batch, static_cast<int64_t>(b)), sample);
-      for (size_t i = 0; i < sequence; ++i) rows[i * batch + b] = sample[i + (*role == Role::labels ? 1 : 0)];
+      for (size_t i = 0; i < sequence; ++i) {
+        const int64_t position = plan::sequence_position(static_cast<int64_t>(i), length, part, parts);
+        rows[i * batch + b] = sample[static_cast<size_t>(position) + (*role == Role::labels ? 1 : 0)];
+      }
     }
   }
 }

@@ -301,7 +301,8 @@ std::string not_built(const Case& row) {
   if (row.mtp_layers > 0) return "multi-token prediction is not built yet";
   if ((row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) && row.pp.value_or(1) > 1)
     return "sharded weights on pipeline stages are not built yet";
-  if (row.cp.value_or(1) > 1) return "context parallelism is not built yet";
+  if (row.cp.value_or(1) > 1 && (row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2))
+    return "sharded weights with context parallelism are not built yet";
   if (precision_of(row.precision).empty()) return fmt::format("precision '{}' is not built yet", row.precision);
   if (!row.task.empty() && row.task != "pretrain" && row.task != "sft")
     return fmt::format("task '{}' is not built yet", row.task);
@@ -319,7 +320,12 @@ std::string schedule_of(const Case& row) {
   const bool interleaved = row.vpp.value_or(1) > 1 || w.find("interleaved") != std::string::npos;
   if (w.empty() || w.starts_with("none") || w.starts_with("1f1b")) return interleaved ? "interleaved" : "1f1b";
   if (w.starts_with("gpipe")) return "gpipe";
+  // sail-sg's names for ZB-H1 and ZB-H2 (arXiv 2401.10241) and their V schedules; Primus runs the same code.
+  static const std::pair<std::string_view, const char*> kNames[] = {
+      {"zb-1p", "zb-h1"}, {"zb-2p", "zb-h2"}, {"zbb", "zb-h1"}, {"zbv", "zb-v"}};
   const std::string exact = w.substr(0, w.find(' '));
+  for (const auto& [said, name] : kNames)
+    if (exact == said) return name;
   return lower::find_schedule(exact) ? exact : "";
 }
 
@@ -483,9 +489,10 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
     out.skip = "two or more parallel degrees are not published";
     return out;
   }
-  const int64_t product = tp.value_or(1) * pp.value_or(1) * dp.value_or(1);
+  const int64_t cp = row.cp.value_or(1);
+  const int64_t product = tp.value_or(1) * pp.value_or(1) * dp.value_or(1) * cp;
   if (*row.gpus % product != 0 || (unknown == 0 && product != *row.gpus)) {
-    out.skip = fmt::format("tp x pp x dp = {} does not give {} GPUs", product, *row.gpus);
+    out.skip = fmt::format("tp x pp x dp{} = {} does not give {} GPUs", cp > 1 ? " x cp" : "", product, *row.gpus);
     return out;
   }
   for (auto [degree, name] : {std::pair{&tp, "tp"}, {&pp, "pp"}, {&dp, "dp"}})
@@ -518,6 +525,7 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
   YAML::Node strategy, training;
   strategy["tensor"] = *tp;
   strategy["pipeline"] = *pp;
+  if (cp > 1) strategy["context"] = cp;
   strategy["sequence_parallel"] = row.sp.value_or(false) && *tp > 1;
   training["seq_len"] = *row.seq_len;
   training["precision"] = precision_of(row.precision);
@@ -560,9 +568,12 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
     return out;
   }
   strategy["schedule"] = schedule == "interleaved" ? "1f1b" : schedule;
+  const bool on_a_v = lower::find_schedule(schedule)->placement == plan::PlacementKind::zigzag;
 
   std::vector<Choice> open;
-  if (*pp > 1 && (!row.vpp || row.unknown("vpp"))) {
+  if (on_a_v) {
+    strategy["virtual_stages"] = 2;
+  } else if (*pp > 1 && (!row.vpp || row.unknown("vpp"))) {
     const bool says_interleaved = has(row.schedule, "interleaved") || has(row.schedule, "interleaving");
     if (says_interleaved || row.unknown("vpp"))
       open.push_back({"virtual_stages", plausible_virtual_stages(*row.layers, *pp, schedule == "interleaved"),

@@ -34,10 +34,22 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
             std::span(writes.begin(), writes.size()), std::span(extra.begin(), extra.size()));
 }
 
+bool BlockBuilder::drops(plan::Phase phase, std::span<const BufferRef> reads) {
+  const bool of_weight = phase == plan::Phase::backward_weight || phase == plan::Phase::reduce;
+  dropped_ = half_ != Half::both && of_weight != (half_ == Half::weight);
+  if (dropped_) {
+    if (half_ == Half::input) read_later_.insert(read_later_.end(), reads.begin(), reads.end());
+    if (half_ == Half::weight) pending_.clear();
+    pieces_ = 0;
+  }
+  return dropped_;
+}
+
 uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream stream, plan::Body body,
                           std::span<const BufferRef> reads, std::span<const BufferRef> writes,
                           std::span<const Wait> extra) {
   WT_CHECK(open_, "op '{}' outside a segment", name);
+  if (drops(phase, reads)) return UINT32_MAX;
   const auto index = static_cast<uint32_t>(block_.ops.size());
   const auto first_wait = static_cast<uint32_t>(block_.waits.size());
   const bool receives = std::holds_alternative<plan::Receive>(body);
@@ -87,6 +99,7 @@ uint32_t BlockBuilder::beside(std::string_view name, plan::Phase phase, Stream s
                               std::span<const BufferRef> reads, std::span<const BufferRef> writes,
                               std::span<const Wait> waits) {
   WT_CHECK(open_, "op '{}' outside a segment", name);
+  if (drops(phase, reads)) return UINT32_MAX;
   const auto first_wait = static_cast<uint32_t>(block_.waits.size());
   block_.waits.insert(block_.waits.end(), waits.begin(), waits.end());
   return append(name, phase, stream, std::move(body), reads, writes, first_wait);
@@ -111,9 +124,11 @@ uint32_t BlockBuilder::append(std::string_view name, plan::Phase phase, Stream s
 }
 
 void BlockBuilder::reserve_here(BufferRef ref) {
+  if (dropped_) return;
   explicit_.push_back({static_cast<uint32_t>(block_.ops.size() - 1), ref, true});
 }
 void BlockBuilder::release_here(BufferRef ref) {
+  if (dropped_) return;
   explicit_.push_back({static_cast<uint32_t>(block_.ops.size() - 1), ref, false});
 }
 
@@ -148,6 +163,7 @@ void BlockBuilder::close_segment() {
   s.op_count = static_cast<uint32_t>(block_.ops.size()) - s.first_op;
   if (s.op_count == 0) {
     block_.segments.pop_back();
+    read_later_.clear();
     return;
   }
   name_waits();
@@ -185,7 +201,11 @@ void BlockBuilder::close_segment() {
     if (b.view || b.scope == Scope::persistent || b.scope == Scope::rank) continue;
     if (std::find(kept_out_.begin(), kept_out_.end(), u.ref.buffer) != kept_out_.end()) continue;
     const bool dropped = std::find(discarded_.begin(), discarded_.end(), u.ref) != discarded_.end();
-    if (b.scope == Scope::invocation) {
+    const bool later = std::find(read_later_.begin(), read_later_.end(), u.ref) != read_later_.end();
+    const bool handed = std::find(handed_.begin(), handed_.end(), u.ref.buffer) != handed_.end();
+    if (later && b.scope != Scope::invocation) {
+      if (u.written_first && handed) reserves.emplace_back(u.first, u.ref);
+    } else if (b.scope == Scope::invocation || handed) {
       if (u.written_first) reserves.emplace_back(u.first, u.ref);
       // Nothing but what a backward hands on crosses segments; a forward's leftovers are of no use to anyone.
       if (u.read || dropped || lifetimes_ == Lifetimes::forward) releases.emplace_back(u.last, u.ref);
@@ -197,6 +217,7 @@ void BlockBuilder::close_segment() {
   for (const Explicit& e : explicit_) (e.reserve ? reserves : releases).emplace_back(e.op, e.ref);
   explicit_.clear();
   discarded_.clear();
+  read_later_.clear();
 
   auto by_op = [](const auto& a, const auto& b) { return a.first < b.first; };
   std::stable_sort(reserves.begin(), reserves.end(), by_op);

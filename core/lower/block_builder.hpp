@@ -6,7 +6,9 @@
 //  - invocation storage is reserved at its first write in a segment and released after its last use there; storage that
 //    was written in an earlier segment or iteration is released after its last use in this one;
 //  - micro-batch storage is reserved at its first write in a forward block and released after its last use in a
-//    backward block.
+//    backward block;
+//  - where the backward is split in two blocks, what a weight gradient reads outlives the block of input gradients
+//    (hand_on), and is reserved there if it was made there.
 #pragma once
 
 #include <initializer_list>
@@ -27,6 +29,8 @@ inline plan::Wait tail(plan::Stream s) { return {plan::Wait::Kind::tail, static_
 class BlockBuilder {
  public:
   enum class Lifetimes : uint8_t { forward, backward, other };
+  /// A backward in two blocks: `input` leaves weight gradients out, `weight` everything but those and their reduction.
+  enum class Half : uint8_t { both, input, weight };
 
   BlockBuilder(const plan::Plan& plan, std::string name, PartId part, Lifetimes lifetimes);
 
@@ -78,12 +82,18 @@ class BlockBuilder {
   /// The rules leave the storage of this buffer alone: it is reserved and released explicitly.
   void keep_out(BufferId buffer) { kept_out_.push_back(buffer); }
 
+  /// Ops appended from here on belong to the half or are dropped, with what is said of them.
+  void half(Half half) { half_ = half, dropped_ = false; }
+  /// Buffers of micro-batch scope that a backward makes for its weight gradients.
+  void hand_on(std::span<const BufferId> buffers) { handed_.assign(buffers.begin(), buffers.end()); }
+
   bool empty() const { return block_.ops.empty(); }
   plan::Block finish();
 
  private:
   void close_segment();
   void name_waits();
+  bool drops(plan::Phase, std::span<const plan::BufferRef> reads);
   uint32_t append(std::string_view name, plan::Phase, plan::Stream, plan::Body, std::span<const plan::BufferRef> reads,
                   std::span<const plan::BufferRef> writes, uint32_t first_wait);
 
@@ -110,7 +120,10 @@ class BlockBuilder {
     uint32_t label, op;
   };
   std::vector<Label> labels_;
-  std::vector<BufferId> kept_out_;
+  std::vector<BufferId> kept_out_, handed_;
+  Half half_ = Half::both;
+  bool dropped_ = false;  // the op added last
+  Refs read_later_;       // of this segment, by the weight gradients
 };
 
 }  // namespace wt::lower

@@ -23,9 +23,10 @@ void make_sizes(Context& c) {
   n.t = st.tensor;
   n.p = st.pipeline;
   n.v = st.virtual_stages;
-  n.dp = st.data;
+  n.dp = st.data * st.context;
+  make_context_sizes(c);
   n.b = tr.micro_batch;
-  n.s = tr.seq_len;
+  n.s = tr.seq_len / n.cp;
   n.tokens = n.b * n.s;
   n.sequence_parallel = st.sequence_parallel && n.t > 1;
   n.rows = n.sequence_parallel ? n.tokens / n.t : n.tokens;
@@ -39,7 +40,7 @@ void make_sizes(Context& c) {
   n.fc1 = m.gated_mlp ? 2 * n.ffn : n.ffn;
   n.padded_vocab = round_up(m.vocab, tr.vocab_multiple * n.t);
   n.vocab = n.padded_vocab / n.t;
-  n.micro_batches = tr.global_batch / (tr.micro_batch * n.dp);
+  n.micro_batches = tr.global_batch / (tr.micro_batch * st.data);
   c.act = working_dtype(tr);
   c.grad = has_units(st) ? c.act : st.gradient_dtype;
   c.fresh_gradients = has_units(st);
@@ -49,12 +50,16 @@ void make_mesh(Context& c) {
   auto& p = c.plan;
   // Levels of data parallelism, the common refinement of replicas, shard groups and the smaller groups in them: replicas
   // outermost, so that the ranks of a node share one copy.
-  const ShardSizes sizes = shard_sizes(c.job, c.n.dp);
-  const int64_t copies = c.n.dp / sizes.shard, far = sizes.shard / sizes.near;
+  const int64_t data = c.job.strategy.data;
+  const ShardSizes sizes = shard_sizes(c.job, data);
+  const int64_t copies = data / sizes.shard, far = sizes.shard / sizes.near;
   const bool hybrid = has_units(c.job.strategy) && copies > 1 && sizes.shard > 1;
-  p.mesh.axes = {{"pp", c.n.p}, {"dp", hybrid ? copies : c.n.dp / sizes.near}};
+  p.mesh.axes = {{"pp", c.n.p}, {"dp", hybrid ? copies : data / sizes.near}};
   if (hybrid) p.mesh.axes.push_back({"dp_shard", far});
   if (sizes.near > 1) p.mesh.axes.push_back({"dp_near", sizes.near});
+  const auto first_context = static_cast<uint32_t>(p.mesh.axes.size());
+  if (c.n.ring > 1) p.mesh.axes.push_back({"cp", c.n.ring});
+  if (c.n.heads_cut > 1) p.mesh.axes.push_back({c.n.ring > 1 ? "cp_heads" : "cp", c.n.heads_cut});
   p.mesh.axes.push_back({"tp", c.n.t});
   const auto last = static_cast<uint32_t>(p.mesh.axes.size() - 1);
   const AxisId pp{0}, tp{last};
@@ -65,9 +70,17 @@ void make_mesh(Context& c) {
     return GroupId{static_cast<uint32_t>(p.groups.size() - 1)};
   };
   c.tp = add("tp", {tp});
-  c.dp = add("dp", dp);
+  c.dp = add(c.n.cp > 1 ? "dp_cp" : "dp", dp);
   c.pp = add("pp", {pp});
   c.model = add("model", {pp, tp});
+  if (c.n.cp > 1) {
+    const std::vector<AxisId> context(dp.begin() + (first_context - 1), dp.end());
+    c.cp = c.ring = c.heads = add("cp", context);
+    if (context.size() > 1) {
+      c.ring = add("cp_ring", {context.front()});
+      c.heads = add("cp_heads", {context.back()});
+    }
+  }
   auto with = [](std::vector<AxisId> some, AxisId more) {
     some.push_back(more);
     return some;
@@ -285,16 +298,19 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
     l.unrotated = make("qk_unrotated", Role::activation, c.act, {n.tokens, (n.heads + n.kv_heads) * n.d});
   l.norm1 = shard("norm1_out", Role::activation, c.act, {n.rows, n.h});
   l.stats1 = make("norm1_stats", Role::activation, DType::f32, {n.rows, stats});
-  l.qkv = make("qkv_out", Role::activation, c.act, {n.tokens, n.qkv});
+  // Context parallelism keeps what it made of q, k and v instead.
+  const Maker exchanged{c, suffix, n.cp > 1 && core_attention_saved ? Scope::invocation : scope};
+  l.qkv = (m.qk_norm ? make : exchanged)("qkv_out", Role::activation, c.act, {n.tokens, n.qkv});
   l.attention_in = l.qkv;
   if (m.qk_norm) {
     // The norm's backward needs what the norm read, attention's what it wrote. (v is in both: frameworks share it.)
     l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
-    l.attention_in = make("qkv_normed", Role::activation, c.act, {n.tokens, n.qkv});
+    l.attention_in = exchanged("qkv_normed", Role::activation, c.act, {n.tokens, n.qkv});
   }
   l.attention = make("attention_out", Role::activation, c.act, {n.tokens, n.attention});
   if (c.job.strategy.attention == AttentionKernel::flash) {
-    l.lse = core("attention_lse", Role::activation, DType::f32, {n.b * n.heads, n.s});
+    l.lse = core("attention_lse", Role::activation, DType::f32, {n.b * n.heads / n.heads_cut, n.s * n.heads_cut});
+    if (n.cp > 1) make_context_layer(c, l, suffix, core.scope);
   } else {
     l.scores = Maker{c, suffix, Scope::invocation}("scores", Role::transient, c.act, {n.b * n.heads, n.s, n.s});
     l.probs = core("probs", Role::activation, c.act, {n.b * n.heads, n.s, n.s});
@@ -353,6 +369,8 @@ void make_activations(Context& c) {
   x.flow = layer("hidden.remade", n.rows, n.h);
   x.branch = layer("d_branch", n.rows, n.h);
   x.branch_full = layer("d_branch_full", n.tokens, n.h);
+  x.attention_branch = x.branch;
+  x.attention_branch_full = x.branch_full;
   if (has_layers(c.job.model, LayerKind::dense)) {
     x.d_activation = layer("d_activation", n.tokens, n.ffn);
     x.d_fc1 = layer("d_fc1", n.tokens, n.fc1);
@@ -373,6 +391,7 @@ void make_activations(Context& c) {
   x.d_hidden = layer("d_hidden", n.rows, n.h);
   if (c.job.model.mla) make_latent_transients(c);
   if (c.job.model.moe) make_expert_transients(c);
+  if (n.cp > 1) make_context_transients(c);
 
   const Maker mb{c, "", Scope::micro_batch};
   const Maker rank{c, "", Scope::rank};
@@ -454,7 +473,7 @@ void make_buffers(Context& c) {
   auto& p = c.plan;
   p.micro_batches = c.n.micro_batches;
   p.micro_batch_size = c.n.b;
-  p.sequence = c.n.s;
+  p.sequence = c.job.training.seq_len;
   p.seed = c.job.training.seed;
 }
 

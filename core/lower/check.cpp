@@ -98,7 +98,6 @@ void check_model(const JobSpec& j, Faults& f) {
 void check_world(const JobSpec& j, Faults& f) {
   const auto& s = j.strategy;
   const int64_t world = j.cluster.ranks(), cut = s.tensor * s.pipeline * s.context;
-  if (s.context != 1) f.add("strategy.context", "context parallelism cannot be planned yet"), f.hint("legal: 1");
   if (cut <= 0 || world <= 0) return;
   if (s.data == 0 && world % cut != 0) {
     f.add("strategy", "{} ranks ({} nodes of {}) are not a multiple of tensor {} x pipeline {} x context {} = {}",
@@ -132,10 +131,46 @@ void check_batch(const JobSpec& j, Faults& f) {
     f.add("training.seq_len", "{} exceeds the {} learned positions of the model", t.seq_len, j.model.max_context);
     f.hint(fmt::format("legal: up to {}", j.model.max_context));
   }
-  if (s.sequence_parallel && s.tensor > 1 && (t.seq_len * t.micro_batch) % s.tensor != 0) {
+  if (s.context > 1 && t.seq_len % (2 * s.context) != 0) {
+    f.add("training.seq_len", "{} tokens do not divide over 2 x context = {} pieces", t.seq_len, 2 * s.context);
+    f.hint(nearest_multiples(t.seq_len, 2 * s.context));
+  } else if (s.sequence_parallel && s.tensor > 1 && (t.seq_len / s.context * t.micro_batch) % s.tensor != 0) {
     f.add("training.seq_len", "{} tokens of a micro-batch do not divide over tensor = {}, as sequence_parallel needs",
-          t.seq_len * t.micro_batch, s.tensor);
-    f.hint(nearest_multiples(t.seq_len, smallest_factor(s.tensor, t.micro_batch)));
+          t.seq_len / s.context * t.micro_batch, s.tensor);
+    f.hint(nearest_multiples(t.seq_len, s.context * smallest_factor(s.tensor, t.micro_batch)));
+  }
+}
+
+/// Context parallelism as Transformer Engine accepts it.
+void check_context(const JobSpec& j, Faults& f) {
+  const auto& s = j.strategy;
+  const bool ring = s.context_exchange == ContextExchange::ring;
+  if (s.context_all_to_all > 1 &&
+      (!ring || s.context % s.context_all_to_all != 0 || s.context_all_to_all >= s.context)) {
+    f.add("strategy.context_all_to_all", "groups of {} in a {} of {}", s.context_all_to_all,
+          to_text(s.context_exchange), s.context);
+    f.hint("legal with context_exchange: ring: a divisor of context below it");
+    return;
+  }
+  if (s.context == 1) return;
+  if (s.attention != AttentionKernel::flash)
+    f.add("strategy.attention", "context parallelism needs flash attention"), f.hint("legal: flash");
+  if (j.model.mla)
+    f.add("strategy.context", "context parallelism with latent attention cannot be planned yet"), f.hint("legal: 1");
+  if (has_units(s))
+    f.add("strategy.context", "context parallelism with data_parallel {} cannot be planned yet",
+          to_text(s.data_parallel)),
+        f.hint("legal: 1, or data_parallel: ddp, megatron, distributed_optimizer");
+  if (ring && attention_window(j) > 0)
+    f.add("strategy.context_exchange", "a ring knows no sliding window"), f.hint("legal: all_gather, all_to_all");
+  if (ring && s.context / s.context_all_to_all > 254)
+    f.add("strategy.context", "a ring of {} ranks", s.context / s.context_all_to_all), f.hint("legal: up to 254");
+  const int64_t cut = ring ? s.context_all_to_all : s.context_exchange == ContextExchange::all_to_all ? s.context : 1;
+  const int64_t heads = j.model.heads / s.tensor, kv_heads = std::max<int64_t>(1, j.model.kv_heads / s.tensor);
+  if (heads % cut != 0 || kv_heads % cut != 0) {
+    f.add(ring ? "strategy.context_all_to_all" : "strategy.context",
+          "{} heads and {} key/value heads of a tensor rank do not divide over {} ranks", heads, kv_heads, cut);
+    f.hint(nearest_divisors(std::gcd(heads, kv_heads), cut));
   }
 }
 
@@ -148,6 +183,37 @@ void check_pipeline(const JobSpec& j, Faults& f) {
     f.add("strategy.schedule", "unknown schedule '{}'", s.schedule);
     f.hint(fmt::format("legal: {}", fmt::join(names, ", ")));
   }
+  const Schedule* schedule = find_schedule(s.schedule);
+  const bool split = schedule && schedule->splits_backward;
+  const bool zigzag = schedule && schedule->placement == plan::PlacementKind::zigzag;
+  if (split && s.recompute.kind == RecomputeKind::full)
+    f.add("strategy.recompute.kind",
+          "full recompute with schedule {}, which splits the backward, cannot be planned yet", s.schedule),
+        f.hint("legal: none, selective");
+  if (split && (has_units(s) || s.data_parallel == DataParallel::zero1))
+    f.add("strategy.data_parallel", "{} with schedule {}, which splits the backward, cannot be planned yet",
+          to_text(s.data_parallel), s.schedule),
+        f.hint("legal: ddp, megatron, distributed_optimizer");
+  if (split && (j.model.moe || j.model.mla))
+    f.add("strategy.schedule", "{} splits the backward, which layers of {} cannot be planned with yet", s.schedule,
+          j.model.moe ? "experts" : "latent attention"),
+        f.hint("legal: 1f1b, interleaved, gpipe, bfs");
+  if (split && j.training.compute_dtype == DType::f8)
+    f.add("training.precision", "fp8 products with schedule {}, which splits the backward, cannot be planned yet",
+          s.schedule),
+        f.hint("legal: bf16, fp16, fp32");
+  if (zigzag && j.model.tied_embeddings)
+    f.add("model.tied_embeddings",
+          "schedule {} has the embedding and the head on one rank as two chunks: tables that "
+          "they share cannot be planned yet",
+          s.schedule),
+        f.hint("legal: false");
+  if (zigzag && (s.first_stage_layers > 0 || s.last_stage_layers > 0 || s.account_for_embedding || s.account_for_loss))
+    f.add("strategy.first_stage_layers", "uneven stages with schedule {} cannot be planned yet", s.schedule),
+        f.hint("legal: 0, account_for_embedding: false, account_for_loss: false");
+  if (schedule && schedule->reads_file && s.schedule_file.empty())
+    f.add("strategy.schedule_file", "schedule {} reads a table, and none is given", s.schedule),
+        f.hint("legal: a path to a CSV file");
   if (s.virtual_stages > 1 && s.pipeline == 1)
     f.add("strategy.virtual_stages", "{} virtual stages need pipeline > 1", s.virtual_stages), f.hint("legal: 1");
   const int64_t extra = (s.account_for_embedding ? 1 : 0) + (s.account_for_loss ? 1 : 0);
@@ -345,6 +411,7 @@ Diagnostics check_job(const JobSpec& job) {
         std::pair{"strategy.context", s.context},
         std::pair{"strategy.expert", s.expert},
         std::pair{"strategy.virtual_stages", s.virtual_stages},
+        std::pair{"strategy.context_all_to_all", s.context_all_to_all},
         std::pair{"training.micro_batch", job.training.micro_batch},
         std::pair{"training.global_batch", job.training.global_batch},
         std::pair{"training.vocab_multiple", job.training.vocab_multiple},
@@ -369,6 +436,7 @@ Diagnostics check_job(const JobSpec& job) {
   check_model(job, f);
   check_world(job, f);
   check_batch(job, f);
+  check_context(job, f);
   check_pipeline(job, f);
   check_data(job, f);
   check_precision(job, f);

@@ -18,8 +18,10 @@ namespace wt::lower {
 
 /// One rank's share of everything.
 struct Sizes {
-  int64_t t = 1, p = 1, v = 1, dp = 1;  // tensor, pipeline, virtual stages, data
-  int64_t b = 1, s = 1, tokens = 1;     // sequences of a micro-batch, sequence, b * s
+  int64_t t = 1, p = 1, v = 1, dp = 1;  // tensor, pipeline, virtual stages; ranks with the same weights: data x context
+  int64_t cp = 1;                       // ranks of a sequence, of which
+  int64_t ring = 1, heads_cut = 1;      // see each other's keys; exchange heads (context.cpp): cp = ring * heads_cut
+  int64_t b = 1, s = 1, tokens = 1;     // sequences of a micro-batch, a rank's tokens of each, b * s
   int64_t rows = 1;                     // rows of a hidden state: tokens, or tokens / t with sequence parallelism
   int64_t h = 1, d = 1;                 // hidden, head dimension
   int64_t heads = 1, kv_heads = 1;      // of this rank
@@ -78,6 +80,12 @@ struct ExpertBuffers {
   BufferId shared_fc1, shared_activation;
 };
 
+/// What context parallelism leaves for the backward in the place of qkv.
+struct ContextBuffers {
+  BufferId qkv_heads, out_heads;  // whole sequences of some heads: what attention reads and writes
+  BufferId q, kv, kv_last;        // own rows; the keys and values that came last round the ring
+};
+
 /// Buffers of one layer that a forward leaves for its backward. Two sets exist: saved (micro-batch scope) and remade
 /// (invocation scope) for recomputed layers.
 struct LayerBuffers {
@@ -85,6 +93,7 @@ struct LayerBuffers {
       residual_mask, norm2, stats2, fc1, activation, output_mask;
   // What plain framework ops keep beside it (NormKernel, fused_kernels), and gathered inputs (keep_gathered).
   BufferId norm1_normed, norm1_wide, norm2_normed, norm2_wide, unrotated, gate, norm1_full, norm2_full;
+  ContextBuffers cp;
   BufferId norm1_f8, attention_f8, norm2_f8, activation_f8;  // fp8 products: inputs kept for the weight gradient
   LatentBuffers latent;
   ExpertBuffers moe;
@@ -95,6 +104,7 @@ struct TransientBuffers {
   BufferId norm1_full, norm2_full, projection, projection_sum, fc2, fc2_sum, flow;  // forward; flow: hidden, recomputed
   BufferId norm1_full_f8, norm2_full_f8, branch_f8, branch_full_f8, d_fc1_f8, d_qkv_f8;
   BufferId branch, branch_full, d_activation, d_fc1, d_norm2_full, d_norm2, d_residual_norm, d_residual, d_attention,
+      attention_branch, attention_branch_full,  // branch, branch_full, unless those must outlive the MLP
       d_scores, d_probs, d_qkv, d_norm1_full, d_norm1, d_hidden_norm, d_hidden;  // backward; d_hidden: 0 .. layers
 };
 
@@ -117,6 +127,17 @@ struct ExpertTransients {
   BufferId shared_full, shared_out, shared_sum, d_shared_full, d_shared_activation, d_shared_fc1, d_shared_in_full,
       d_shared_in;
   BufferId d_out, d_activation, d_fc1, d_rows, d_row_weights, d_weights, d_logits, d_routed, d_router, d_sum, d_x;
+};
+
+/// Of context parallelism, within one layer of one invocation.
+struct ContextTransients {
+  std::vector<BufferId> kv;      // between the first and the last place of the ring
+  BufferId kv_all, d_kv_all;     // all_gather
+  BufferId part, part_lse;       // of one block of keys
+  BufferId kv_ring[2], d_kv[2];  // backward: where keys, and their gradients, arrive by turns
+  BufferId d_kv_part, d_q;
+  BufferId qkv_sent, qkv_received, out_sent, out_received;  // all-to-all: pieces by rank
+  BufferId d_out_heads, d_qkv_heads;
 };
 
 struct EdgeBuffers {  // embedding and head
@@ -168,6 +189,7 @@ struct ChunkPart {
   int64_t layers = 0;
   bool split_buckets = false;            // gradients are reduced bucket by bucket inside the backward
   bool receives = false, sends = false;  // from the previous, to the next stage
+  bool back = false;                     // on a V's way back
   bool tied_copy = false;                // last stage's copy of the embedding table
   std::vector<LayerKind> kinds;          // of each layer
   struct Instance {
@@ -194,6 +216,7 @@ struct ChunkPart {
   std::vector<Unit> units;      // instead of buckets where units are sharded: those of a layer, then the root's
   // Of the first and the last micro-batch, where those differ from the others.
   BlockId forward, forward_first, backward, backward_first, backward_last;
+  BlockId backward_input, backward_weight, backward_weight_last;  // of schedules that split the backward
   BlockId load, build, master, moments, outputs, narrow_weights, zero, reduce, tail, sum_squares, update, gather;
 };
 
@@ -203,7 +226,8 @@ struct Context {
   Sizes n{};
   DType act = DType::bf16;  // activations and the weights that compute reads
   DType grad = DType::f32;  // gradient accumulation buffer and wire; of units: as autograd makes them
-  GroupId tp{}, dp{}, pp{}, world{}, model{}, embedding{};
+  GroupId tp{}, dp{}, pp{}, world{}, model{}, embedding{};  // dp: ranks with the same weights
+  GroupId cp{}, ring{}, heads{};                            // invalid without context parallelism
   GroupId shard{}, replicas{}, near{};  // of units: over which they are cut, copied, cut again after the forward
   GroupId norm{};                       // ranks whose gradients differ
   GroupId ep{}, etp{}, edp{};  // experts: ranks that share them, that cut one, that hold copies; invalid: one rank
@@ -215,6 +239,8 @@ struct Context {
   TransientBuffers tmp{};
   LatentTransients latent{};
   ExpertTransients expert{};
+  ContextTransients exchange{};
+  std::vector<BufferId> handed{};  // made by input gradients, read by weight gradients in a block of their own
   EdgeBuffers edge{};
   BufferId grad_norm{}, expert_grad_norm{}, overflow{};
   std::vector<ChunkPart> parts{};
@@ -319,6 +345,17 @@ plan::BufferRef latent_backward(BlockBuilder&, const Context&, const LayerBuffer
 /// core/lower/buffers.cpp
 int add_parameter(Context&, std::string name, std::vector<int64_t> shape, std::vector<plan::Shard>, bool per_layer,
                   plan::Init, double scale);
+/// core/lower/strategies/context.cpp: attention over a sequence that several ranks share.
+void make_context_sizes(Context&);
+void make_context_layer(Context&, LayerBuffers&, const std::string& suffix, plan::Scope kept);
+void make_context_transients(Context&);
+/// From attention_in to `out`, and what the backward needs; and from the gradient of `out` to that of attention_in.
+void context_attention_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::Phase,
+                               plan::BufferRef out);
+void context_attention_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef d_out,
+                                plan::BufferRef d_qkv);
+/// Window of attention in tokens that has an effect on every layer; 0: none.
+int64_t attention_window(const JobSpec&);
 
 /// core/lower/transformer.cpp: one layer, embedding, head.
 void embedding_forward(BlockBuilder&, const Context&);
@@ -360,10 +397,10 @@ enum class P2p : uint8_t {
   paired  // interleaved without overlap: one exchange for a forward and the backward after it, shown at the forward
 };
 void begin_block(BlockBuilder&, const Context&, P2p);
-void receive_input(BlockBuilder&, const Context&, P2p);
+void receive_input(BlockBuilder&, const Context&, const ChunkPart&, P2p);
 void send_output(BlockBuilder&, const Context&, const ChunkPart&);
 void receive_gradient(BlockBuilder&, const Context&, const ChunkPart&, P2p);
-void send_gradient(BlockBuilder&, const Context&);
+void send_gradient(BlockBuilder&, const Context&, const ChunkPart&);
 /// After the last op of a backward: what the engine kept for this micro-batch.
 void release_edges(BlockBuilder&, const Context&, const ChunkPart&);
 
@@ -380,6 +417,25 @@ void make_buckets(Context&, ChunkPart&);
 void reduce_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
 /// The index of the op made; nothing where no gathering is needed.
 std::optional<uint32_t> gather_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
+
+/// Reduces each bucket as soon as the last of its gradients is there. core/lower/strategies/data_parallel.cpp
+class ReduceHooks final : public LayerHooks {
+ public:
+  ReduceHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part) {}
+  void after_backward(BlockBuilder&, const LayerPlace&) override;
+  void finish(BlockBuilder&);
+
+ private:
+  bool ready(size_t bucket, int64_t layer) const;
+  const Context& c_;
+  const ChunkPart& part_;
+  size_t next_ = 0;
+};
+
+/// core/lower/strategies/split_backward.cpp: the backward as two blocks of each part.
+/// Before any block is built: buffers that weight gradients read later are given micro-batch scope.
+void hand_on_for_weights(Context&);
+void backward_halves(Context&, ChunkPart&, const std::string& name, P2p);
 
 /// core/lower/strategies/units.cpp: weights and gradients cut in units that are gathered and reduced on their own.
 bool has_units(const StrategySpec&);

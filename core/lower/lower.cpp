@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "core/base/file.hpp"
 #include "core/lower/context.hpp"
 #include "core/lower/schedule.hpp"
 #include "core/spec/names.hpp"
@@ -69,31 +70,6 @@ class GatherHooks final : public LayerHooks {
   std::optional<uint32_t> in_flight_;
 };
 
-/// Reduces each bucket as soon as the last of its gradients is there.
-class ReduceHooks final : public LayerHooks {
- public:
-  ReduceHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part) {}
-  void after_backward(BlockBuilder& b, const LayerPlace& at) override {
-    while (next_ < part_.buckets.size() && ready(part_.buckets[next_], at.layer)) reduce_bucket(b, c_, part_, next_++);
-  }
-  void finish(BlockBuilder& b) {
-    while (next_ < part_.buckets.size()) reduce_bucket(b, c_, part_, next_++);
-  }
-
- private:
-  bool ready(const ChunkPart::Bucket& k, int64_t layer) const {
-    return std::all_of(k.members.begin(), k.members.end(), [&](const auto& m) {
-      return m.layer >= layer ||
-             (m.layer < 0 && part_.head &&
-              (m.parameter == c_.id.final_gamma || m.parameter == c_.id.final_beta || m.parameter == c_.id.head_bias ||
-               (m.parameter == c_.id.head && c_.id.head != c_.id.embedding)));
-    });
-  }
-  const Context& c_;
-  const ChunkPart& part_;
-  size_t next_ = 0;
-};
-
 plan::Block unit_forward_block(Context& c, const ChunkPart& part, const std::string& name, bool first) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
   UnitHooks hooks(c, part, {Way::forward, first, false});
@@ -150,6 +126,7 @@ void unit_blocks(Context& c, ChunkPart& part, const std::string& name) {
 
 plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool first) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
+  b.hand_on(c.handed);
   begin_block(b, c, p2p);
   if (first && !part.split_buckets) b.before_next_compute({Wait::Kind::tail, static_cast<uint32_t>(Stream::data)});
   GatherHooks gather(c, part);
@@ -159,7 +136,7 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
     if (split) gather.begin(b);
     embedding_forward(b, c);
   } else {
-    receive_input(b, c, p2p);
+    receive_input(b, c, part, p2p);
     if (split) gather.begin(b);
   }
   layers_forward(b, c, part, split || (first && c.narrow()) ? &gather : nullptr);
@@ -175,6 +152,7 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
 
 plan::Block backward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool last) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::backward);
+  b.hand_on(c.handed);
   begin_block(b, c, p2p);
   ReduceHooks reduce(c, part);
   const bool hooked = last && part.split_buckets;
@@ -189,7 +167,7 @@ plan::Block backward_block(Context& c, const ChunkPart& part, const std::string&
     b.segment(0);
     embedding_backward(b, c);
   } else {
-    send_gradient(b, c);
+    send_gradient(b, c, part);
   }
   release_edges(b, c, part);
   if (part.accumulated.valid()) {  // hp_grad.add_(lp.grad.to(fp32)), tensor by tensor
@@ -206,11 +184,16 @@ plan::Block backward_block(Context& c, const ChunkPart& part, const std::string&
 }
 
 std::string part_name(const ChunkPart& p) {
-  std::string name = p.embedding && p.head ? "whole" : p.embedding ? "first" : p.head ? "last" : "middle";
-  return name;
+  const std::string name = p.embedding && p.head ? "whole" : p.embedding ? "first" : p.head ? "last" : "middle";
+  return p.back ? name + " back" : name;
 }
 
-void make_part(Context& c, ChunkPart& part, P2p p2p) {
+/// Which blocks of a backward the order calls.
+struct Passes {
+  bool whole = false, split = false;
+};
+
+void make_part(Context& c, ChunkPart& part, P2p p2p, Passes passes) {
   plan::Part out;
   out.name = part_name(part);
   const std::string kind = out.name;
@@ -237,8 +220,9 @@ void make_part(Context& c, ChunkPart& part, P2p p2p) {
   part.forward = c.add_block(forward_block(c, part, "forward " + name, p2p, false));
   if (replicas && overlaps_gather(c.strategy()))
     part.forward_first = c.add_block(forward_block(c, part, "forward gather " + name, p2p, true));
-  part.backward = c.add_block(backward_block(c, part, "backward " + name, p2p, false));
-  if (replicas && overlaps_reduce(c.strategy()))
+  if (passes.split) backward_halves(c, part, name, p2p);
+  if (passes.whole) part.backward = c.add_block(backward_block(c, part, "backward " + name, p2p, false));
+  if (passes.whole && replicas && overlaps_reduce(c.strategy()))
     part.backward_last = c.add_block(backward_block(c, part, "backward reduce " + name, p2p, true));
   optimizer_blocks(c, part);
 }
@@ -288,17 +272,30 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   const bool gathers = overlaps_gather(c.strategy());
   if (gathers && part(0).gather.valid()) order.push_back(of_chunk(part(0).gather, 0, 0));
   each(order, &ChunkPart::narrow_weights);
+  // The pass that completes the gradients of a chunk.
+  std::vector<const Slot*> completes(static_cast<size_t>(chunks), nullptr);
+  for (const Slot& s : slots)
+    if (s.pass == Pass::backward || s.pass == Pass::backward_weight) completes[static_cast<size_t>(s.chunk)] = &s;
   for (const Slot& s : slots) {
     const ChunkPart& p = part(s.chunk);
-    if (s.pass == Pass::forward) {
+    const bool last = completes[static_cast<size_t>(s.chunk)] == &s;
+    if (s.pass == Pass::backward_input) {
+      order.push_back(of_chunk(p.backward_input, s.chunk, s.micro_batch));
+    } else if (s.pass == Pass::backward_weight) {
+      const bool reduces = last && p.backward_weight_last.valid();
+      order.push_back(of_chunk(reduces ? p.backward_weight_last : p.backward_weight, s.chunk, s.micro_batch));
+    } else if (s.pass == Pass::forward) {
       const bool first = s.micro_batch == 0 && p.forward_first.valid();
       order.push_back(of_chunk(first ? p.forward_first : p.forward, s.chunk, s.micro_batch));
       if (gathers && s.micro_batch == 0 && s.chunk + 1 < chunks && part(s.chunk + 1).gather.valid())
         order.push_back(of_chunk(part(s.chunk + 1).gather, s.chunk + 1, 0));
     } else {
       const bool first = s.micro_batch == 0 && p.backward_first.valid();
-      const bool last = s.micro_batch == c.n.micro_batches - 1 && p.backward_last.valid();
-      order.push_back(of_chunk(first ? p.backward_first : last ? p.backward_last : p.backward, s.chunk, s.micro_batch));
+      const bool reduces = last && p.backward_last.valid();
+      order.push_back(of_chunk(first     ? p.backward_first
+                               : reduces ? p.backward_last
+                                         : p.backward,
+                               s.chunk, s.micro_batch));
     }
   }
   each(order, &ChunkPart::reduce, true);
@@ -341,7 +338,12 @@ void note_unused_keys(const StrategySpec& s, std::vector<std::string>& out) {
   };
   unused(s.sequence_parallel && s.tensor == 1, "sequence_parallel", "with tensor = 1");
   unused(s.tensor_overlap && s.tensor == 1, "tensor_overlap", "with tensor = 1");
+  unused(s.context_exchange != plain.context_exchange && s.context == 1, "context_exchange", "with context = 1");
   const std::string other_schedule = fmt::format("with schedule {}", s.schedule);
+  const Schedule& schedule = *find_schedule(s.schedule);
+  unused(!s.overlap_p2p && schedule.splits_backward, "overlap_p2p", other_schedule);
+  unused(s.max_in_flight != 0 && s.schedule != "zb-h2", "max_in_flight", other_schedule);
+  unused(!s.schedule_file.empty() && !schedule.reads_file, "schedule_file", other_schedule);
   unused(s.group_size != 0 && s.schedule != "interleaved", "group_size", other_schedule);
   const std::string other_replicas = fmt::format("with data_parallel {}", to_text(s.data_parallel));
   unused(!ddp && s.ddp_bucket != plain.ddp_bucket, "ddp_bucket", other_replicas);
@@ -368,15 +370,29 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   make_buffers(c);
 
   const Schedule& schedule = *find_schedule(s.schedule);
-  const auto orders = schedule.order({s.pipeline, s.virtual_stages, c.n.micro_batches, s.group_size});
+  std::string file;
+  if (schedule.reads_file) {
+    auto text = read_file(s.schedule_file);
+    if (!text) return text.errors();
+    file = std::move(text.value());
+  }
+  const auto orders = schedule.order(
+      {s.pipeline, s.virtual_stages, c.n.micro_batches, s.group_size, s.schedule_weights, s.max_in_flight, file});
   if (!orders.ok()) return orders.errors();
+  Passes passes;
+  for (const std::vector<Slot>& slots : orders.value())
+    for (const Slot& slot : slots) {
+      passes.whole |= slot.pass == Pass::backward;
+      passes.split |= slot.pass == Pass::backward_input;
+    }
+  if (passes.split) hand_on_for_weights(c);
   out.placement = {schedule.placement, s.pipeline, s.virtual_stages};
 
   // One part for each kind of chunk; first_layer follows from the order of the global stages.
   const auto layers = layers_of_chunks(job, s.pipeline, s.virtual_stages);
-  const P2p p2p = schedule.overlaps_p2p && s.overlap_p2p ? P2p::overlapped
-                  : s.virtual_stages > 1                 ? P2p::paired
-                                                         : P2p::blocking;
+  // A weight gradient between two messages is what such a schedule is for.
+  const bool overlaps = schedule.overlaps_p2p && (s.overlap_p2p || schedule.splits_backward);
+  const P2p p2p = overlaps ? P2p::overlapped : s.virtual_stages > 1 ? P2p::paired : P2p::blocking;
   std::vector<std::vector<size_t>> part_of(static_cast<size_t>(s.pipeline),
                                            std::vector<size_t>(static_cast<size_t>(s.virtual_stages)));
   std::vector<std::vector<int64_t>> first_layer(static_cast<size_t>(s.pipeline),
@@ -391,15 +407,16 @@ Result<plan::Plan> lower(const JobSpec& asked) {
     want.head = g == out.placement.stages() - 1;
     want.layers = layers[static_cast<size_t>(slot.pp)][static_cast<size_t>(slot.chunk)];
     for (int64_t l = 0; l < want.layers; ++l) want.kinds.push_back(kind_of(job.model, next_layer + l));
+    want.back = schedule.placement == plan::PlacementKind::zigzag && slot.chunk % 2 == 1;
     want.split_buckets =
         c.replicated() && (s.data_parallel == DataParallel::ddp ||
                            (megatron_buckets && s.overlap_grad_reduce && slot.pp == 0 && slot.chunk == 0));
     auto same = std::find_if(c.parts.begin(), c.parts.end(), [&](const ChunkPart& p) {
       return p.embedding == want.embedding && p.head == want.head && p.kinds == want.kinds &&
-             p.split_buckets == want.split_buckets;
+             p.split_buckets == want.split_buckets && p.back == want.back;
     });
     if (same == c.parts.end()) {
-      make_part(c, want, p2p);
+      make_part(c, want, p2p, passes);
       c.parts.push_back(std::move(want));
       same = c.parts.end() - 1;
     }

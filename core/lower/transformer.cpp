@@ -52,19 +52,20 @@ BufferRef residual_backward(BlockBuilder& b, const Context& c, const char* name,
 
 AttentionShape attention_shape(const Context& c) {
   const auto& m = c.model_spec();
-  const bool windowed = m.sliding_window > 0 && m.sliding_period == 1 && m.full_period == 0 && m.sliding_window < c.n.s;
-  return {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d, c.act, m.causal, windowed ? m.sliding_window : 0};
+  return {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d, c.act, m.causal, attention_window(c.job)};
 }
 
 Compute rope(const Context& c, Kernel kernel) {
   const int64_t columns = (c.n.heads + c.n.kv_heads) * c.n.d, tile = c.n.tokens * columns * size_of(c.act);
   Compute op = streaming(kernel, c.act, c.n.tokens, columns, tile, tile, 3, c.training().fused_kernels ? 1 : 4);
   op.dims = {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d};
+  op.group = c.cp;
   return op;
 }
 
 /// Scores to context: from qkv to the attention output and what its backward needs.
 void core_attention(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, Phase phase, BufferRef out) {
+  if (c.n.cp > 1) return context_attention_forward(b, c, l, j, phase, out);
   const AttentionShape a = attention_shape(c);
   const BufferRef qkv = ref(l.attention_in, j);
   if (l.lse.valid()) {
@@ -131,7 +132,9 @@ BufferRef attention_branch_backward(BlockBuilder& b, const Context& c, const Lay
   const BufferRef qkv = ref(l.attention_in, j), d_qkv = ref(t.d_qkv, j), d_attention = ref(t.d_attention, j);
   if (c.strategy().recompute.kind == RecomputeKind::selective)
     core_attention(b, c, l, j, Phase::recompute, ref(l.attention, j));
-  if (l.lse.valid()) {
+  if (c.n.cp > 1) {
+    context_attention_backward(b, c, l, j, d_attention, d_qkv);
+  } else if (l.lse.valid()) {
     b.compute("attention backward", input, attention_backward(a),
               {d_attention, qkv, ref(l.attention, j), ref(l.lse, j)}, {d_qkv});
   } else {
@@ -220,7 +223,6 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   // MLP branch.
   BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
   const bool f8 = c.narrow();
-  const BufferRef branch_full = ref(f8 ? t.branch_full_f8 : t.branch_full, j);
   const BufferRef d_norm2 =
       kind == LayerKind::experts ? experts_backward(b, c, l, j, ref(l.norm2, j), d) : mlp_backward(b, c, l, j, d);
   BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
@@ -234,9 +236,9 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   }
 
   // Attention branch.
-  d = residual_backward(b, c, "dropout1 backward", d_residual, l.residual_mask, j, ref(t.branch, j));
-  const BufferRef d_full =
-      enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
+  d = residual_backward(b, c, "dropout1 backward", d_residual, l.residual_mask, j, ref(t.attention_branch, j));
+  const BufferRef d_full = enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)),
+                                        ref(f8 ? t.branch_full_f8 : t.attention_branch_full, j), input, Beside::cut);
   linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention, gather_pieces(c));
   linear_weight(b, c, "proj wgrad", d_full, ref(f8 ? l.attention_f8 : l.attention, j), id.proj, -1, j, n.h, n.attention,
                 0);
@@ -287,6 +289,7 @@ void embedding_forward(BlockBuilder& b, const Context& c) {
   if (learned) {
     Compute add_rows = streaming(Kernel::position_forward, c.act, n.tokens, n.h, 2 * tile, tile, 1);
     add_rows.dims = {n.tokens, n.h, n.b};
+    add_rows.group = c.cp;
     const BufferRef y = scattered ? ref(e.positioned) : after_embedding;
     b.compute("position", f, add_rows, {x, c.weight(id.position)}, {y});
     if (scattered) {
@@ -330,6 +333,7 @@ void embedding_backward(BlockBuilder& b, const Context& c) {
   if (c.has(id.position)) {
     Compute op = streaming(Kernel::position_backward, c.act, n.tokens, n.h, tile, n.s * n.h * size_of(c.grad), 1);
     op.dims = {n.tokens, n.h, n.b};
+    op.group = c.cp;
     b.compute("position backward", Phase::backward_weight, op, {d}, {c.gradient(id.position)});
   }
   Compute op = streaming(Kernel::embedding_backward, c.act, n.tokens, n.h, tile + n.tokens * n.h * size_of(c.grad),

@@ -109,6 +109,49 @@ Compute latent_attention_backward(const LatentShape& a) {
   return latent(a, Kernel::latent_attention_backward, 3, 2, qkv + heads * (2 * a.v_dim * e + 4), qkv);
 }
 
+namespace {
+
+/// Share of the seq x seq x (blocks) scores that lie in a block.
+double block_share(const AttentionShape& a, uint8_t block, int64_t ranks) {
+  if (block != plan::kAllBlocks) return a.causal ? 0.5 : 1.0;
+  AttentionShape whole = a;
+  whole.seq *= ranks;
+  return whole.computed_share();
+}
+
+}  // namespace
+
+Compute block_attention_forward(const AttentionShape& a, uint8_t block, int64_t ranks) {
+  const auto b = bytes_of(a);
+  const int64_t blocks = block == plan::kAllBlocks ? ranks : 1;
+  const double flops = 2 * product_flops(a) * static_cast<double>(blocks) * block_share(a, block, ranks);
+  Compute c = attention(a, Kernel::block_attention_forward, flops, b.q + 2 * blocks * b.kv, b.q + b.lse);
+  c.function = block;
+  return c;
+}
+
+Compute block_attention_backward(const AttentionShape& a, uint8_t block, int64_t ranks, bool accumulate) {
+  const auto b = bytes_of(a);
+  const int64_t blocks = block == plan::kAllBlocks ? ranks : 1;
+  const double flops = 5 * product_flops(a) * static_cast<double>(blocks) * block_share(a, block, ranks);
+  Compute c = attention(a, Kernel::block_attention_backward, flops,
+                        (accumulate ? 4 : 3) * b.q + 2 * blocks * b.kv + b.lse, b.q + 2 * blocks * b.kv);
+  c.function = block;
+  c.accumulate = accumulate;
+  return c;
+}
+
+Compute merge_attention(const AttentionShape& a) {
+  const auto b = bytes_of(a);
+  return attention(a, Kernel::merge_attention, 4.0 * static_cast<double>(b.q / size_of(a.dtype)), 2 * (b.q + b.lse),
+                   b.q + b.lse);
+}
+
+Compute reorder_qkv(Kernel kernel, const AttentionShape& a) {
+  const auto b = bytes_of(a);
+  return attention(a, kernel, 0, b.q + 2 * b.kv, b.q + 2 * b.kv);
+}
+
 Compute scores_forward(const AttentionShape& a) {
   const auto b = bytes_of(a);
   return attention(a, Kernel::scores_forward, product_flops(a), b.q + b.kv, b.scores);

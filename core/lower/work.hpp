@@ -43,6 +43,16 @@ struct LatentShape {
 /// causal.
 plan::Compute latent_attention_forward(const LatentShape&);
 plan::Compute latent_attention_backward(const LatentShape&);
+/// A rank's queries on the keys of one rank of a group of `ranks` that shares its sequences, or of all of them; shape.seq
+/// tokens of each sequence on a rank, of the group's 2 `ranks` pieces a rank has two (plan::sequence_position). Of causal
+/// scores every pair of ranks computes half: of its own tokens the triangle, of another's all rows of half the keys or
+/// half the rows of all keys.
+plan::Compute block_attention_forward(const AttentionShape&, uint8_t block, int64_t ranks);
+plan::Compute block_attention_backward(const AttentionShape&, uint8_t block, int64_t ranks, bool accumulate);
+/// out and lse of one block of keys join those of others.
+plan::Compute merge_attention(const AttentionShape&);
+/// q, k and v as tensors of their own, and the reverse: everything is read and written once.
+plan::Compute reorder_qkv(plan::Kernel, const AttentionShape&);
 
 /// Unfused attention: two batched products of 2 b a s^2 d FLOPs (full: masked scores are computed too).
 plan::Compute scores_forward(const AttentionShape&);

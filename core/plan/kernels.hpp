@@ -57,7 +57,10 @@ constexpr KernelOperands operands_of(Kernel k) {
     case Kernel::copy: return {1, 255, 1, 255, 0};
     case Kernel::transpose:
     case Kernel::concat_columns:
-    case Kernel::slice_columns: return {1, 1, 1, 1, 0};
+    case Kernel::slice_columns:
+    case Kernel::split_columns:
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence: return {1, 1, 1, 1, 0};
     case Kernel::route_forward: return {1, 1, 3, 3, 0};
     case Kernel::route_backward: return {3, 3, 1, 1, 0};
     case Kernel::permute:
@@ -72,6 +75,11 @@ constexpr KernelOperands operands_of(Kernel k) {
     case Kernel::latent_scatter: return {1, 1, 3, 3, 0};
     case Kernel::split_latent: return {1, 1, 2, 2, 0};
     case Kernel::join_latent: return {2, 2, 1, 1, 0};
+    case Kernel::split_qkv: return {1, 1, 2, 2, 0};
+    case Kernel::join_qkv: return {2, 2, 1, 1, 0};
+    case Kernel::block_attention_forward: return {2, 2, 2, 2, 0};
+    case Kernel::block_attention_backward: return {5, 5, 2, 2, 0};
+    case Kernel::merge_attention: return {4, 4, 2, 2, 0};
   }
   return {};
 }
@@ -82,6 +90,7 @@ std::string variant_of(const Compute&);
 /// Whether the kernel adds to writes[i]: then it is an input too and must have been written before.
 constexpr bool accumulates(const Compute& c, size_t i) {
   if (c.kernel == Kernel::gemm || c.kernel == Kernel::grouped_gemm) return c.accumulate;
+  if (c.kernel == Kernel::block_attention_backward) return i == 0 && c.accumulate;
   return i < 8 && (operands_of(c.kernel).accumulates >> i & 1) != 0;
 }
 

@@ -13,7 +13,7 @@
 
 namespace wt::plan {
 
-inline constexpr std::array<std::string_view, 55> kKernelNames = {"gemm",
+inline constexpr std::array<std::string_view, 63> kKernelNames = {"gemm",
                                                                   "bias_gradient",
                                                                   "norm_forward",
                                                                   "norm_backward",
@@ -67,16 +67,37 @@ inline constexpr std::array<std::string_view, 55> kKernelNames = {"gemm",
                                                                   "latent_assemble",
                                                                   "latent_scatter",
                                                                   "split_latent",
-                                                                  "join_latent"};
-inline constexpr std::array<std::string_view, 5> kCollectiveNames = {"all_reduce", "all_gather", "reduce_scatter",
-                                                                     "all_to_all", "broadcast"};
+                                                                  "join_latent",
+                                                                  "split_qkv",
+                                                                  "join_qkv",
+                                                                  "block_attention_forward",
+                                                                  "block_attention_backward",
+                                                                  "merge_attention",
+                                                                  "split_columns",
+                                                                  "gather_sequence",
+                                                                  "deal_sequence"};
+inline constexpr std::array<std::string_view, 7> kCollectiveNames = {
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift_up", "shift_down"};
 inline constexpr std::array<std::string_view, 3> kReductionNames = {"sum", "max", "average"};
 inline constexpr std::array<std::string_view, 10> kPhaseNames = {
     "load",           "model",           "optimizer_state", "forward",   "recompute",
     "backward_input", "backward_weight", "reduce",          "optimizer", "checkpoint"};
-inline constexpr std::array<std::string_view, kStreams> kStreamNames = {
-    "compute", "tensor",   "data",    "send_next", "receive_previous", "send_previous", "receive_next",
-    "copy_in", "copy_out", "replica", "expert"};
+inline constexpr std::array<std::string_view, kStreams> kStreamNames = {"compute",
+                                                                        "tensor",
+                                                                        "data",
+                                                                        "send_next",
+                                                                        "receive_previous",
+                                                                        "send_previous",
+                                                                        "receive_next",
+                                                                        "copy_in",
+                                                                        "copy_out",
+                                                                        "replica",
+                                                                        "expert",
+                                                                        "context",
+                                                                        "back_send_next",
+                                                                        "back_receive_previous",
+                                                                        "back_send_previous",
+                                                                        "back_receive_next"};
 inline constexpr std::array<std::string_view, 14> kRoleNames = {
     "weight", "gradient", "master", "moment1", "moment2", "activation", "transient",
     "bucket", "tokens",   "labels", "loss",    "scalar",  "workspace",  "copy"};
@@ -87,7 +108,7 @@ inline constexpr std::array<std::string_view, 4> kInitNames = {"none", "zeros", 
 inline constexpr std::array<std::string_view, 2> kPlacementNames = {"loop", "zigzag"};
 inline constexpr std::array<std::string_view, 7> kDTypeNames = {"f64", "f32", "bf16", "f16", "f8", "i32", "u8"};
 
-static_assert(static_cast<size_t>(Kernel::join_latent) + 1 == kKernelNames.size());
+static_assert(static_cast<size_t>(Kernel::deal_sequence) + 1 == kKernelNames.size());
 static_assert(static_cast<size_t>(Phase::checkpoint) + 1 == kPhaseNames.size());
 static_assert(static_cast<size_t>(Role::copy) + 1 == kRoleNames.size());
 

@@ -53,6 +53,20 @@ int64_t Mesh::data_coordinate(RankId rank) const {
   return at;
 }
 
+int64_t Mesh::context_ranks() const {
+  int64_t n = 1;
+  for (const Axis& a : axes)
+    if (a.name.starts_with("cp")) n *= a.size;
+  return n;
+}
+
+int64_t Mesh::context_coordinate(RankId rank) const {
+  int64_t at = 0;
+  for (uint32_t i = 0; i < axes.size(); ++i)
+    if (axes[i].name.starts_with("cp")) at = at * axes[i].size + coordinate(rank, AxisId{i});
+  return at;
+}
+
 namespace {
 
 bool admits(const Mesh& mesh, const AxisFilter& filter, RankId rank) {

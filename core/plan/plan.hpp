@@ -45,8 +45,20 @@ struct Mesh {
   /// with "dp". Which part of the batch a rank has, and of how many, is their product.
   int64_t data_ranks() const;
   int64_t data_coordinate(RankId) const;
+  /// The same of context parallelism, axes "cp...": which pieces of a sequence a rank has (sequence_position).
+  int64_t context_ranks() const;
+  int64_t context_coordinate(RankId) const;
   bool operator==(const Mesh&) const = default;
 };
+
+/// Context parallelism: a sequence is cut in 2 `ranks` pieces and rank `index` has pieces `index` and 2 `ranks` - 1 -
+/// `index`, so that the causal work of all is alike. The place in the sequence of what stands at `local` of the `length`
+/// tokens of a rank; length is even where there are several ranks.
+constexpr int64_t sequence_position(int64_t local, int64_t length, int64_t index, int64_t ranks) {
+  if (ranks == 1) return local;
+  const int64_t half = length / 2;
+  return local < half ? index * half + local : (2 * ranks - 1 - index) * half + (local - half);
+}
 
 /// The ranks whose coordinate on `axis` is one of `values` (sorted).
 struct AxisFilter {
@@ -261,7 +273,17 @@ enum class Kernel : uint8_t {
   latent_assemble,            // q [T, a(dn+dr)], kv [T, a(dn+dv)], k_rope [T, dr] -> qkv    rotates the rope parts
   latent_scatter,             // dqkv -> dq, dkv, dk_rope    its backward: one rope key serves all heads
   split_latent,               // x [T, a + b] -> y [T, a], z [T, b]
-  join_latent                 // y, z -> x
+  join_latent,                // y, z -> x
+  // Context parallelism. L tokens of each sequence on a rank, of a group of g = Compute::group (sequence_position).
+  split_qkv,                // qkv -> q, kv              q: heads side by side; kv: for each kv head k, then v
+  join_qkv,                 // q, kv -> qkv
+  block_attention_forward,  // q, kv -> out, lse         flash; the rank's queries on the keys of one member, or of all,
+  //                           see Compute::function; a row that sees none: out 0, lse -infinity
+  block_attention_backward,  // dout, q, kv, out, lse -> dq, dkv    dq is added to with Compute::accumulate
+  merge_attention,           // part, part_lse, out, lse -> out, lse    softmax over both sets of keys
+  split_columns,             // x -> y    x [rows, g columns], y [g, rows, columns]: the reverse of concat_columns
+  gather_sequence,           // x -> y    x [g, rows, columns] of each member's tokens, y in order of position
+  deal_sequence              // x -> y    the reverse
 };
 
 /// Work of one op: floating-point operations (multiply-add = 2) and the bytes it must move to and from memory.
@@ -274,17 +296,20 @@ struct Work {
 /// dims by kernel: gemm {m, n, k}; attention and its parts {batch, seq, heads, kv_heads, head_dim};
 /// token-wise kernels {rows, columns}; embedding {rows, columns, vocabulary shard}; position {rows, columns, batch};
 /// loss {rows, vocabulary of the model, columns of the logits}: columns from the vocabulary on are padding;
-/// concat_columns and slice_columns {rows, columns of one rank}; optimizer {elements}; route {rows, E, k, sequences of the
-/// micro-batch}; permute and unpermute {rows, columns, E, k, C}; regroup {a, b, rows, columns}; grouped_gemm
-/// {m, n, k, groups}; latent attention {batch, seq, heads, dn + dr, dv}; latent assemble and scatter {batch, seq, heads, dn, dr}
-/// with dv as scalar; split and join {rows, a, b}.
+/// concat_columns, slice_columns and split_columns {rows, columns of one rank}; optimizer {elements}; route {rows, E, k,
+/// sequences of the micro-batch}; permute and unpermute {rows, columns, E, k, C}; regroup {a, b, rows, columns};
+/// grouped_gemm {m, n, k, groups}; latent attention {batch, seq, heads, dn + dr, dv}; latent assemble and scatter {batch,
+/// seq, heads, dn, dr} with dv as scalar; split and join {rows, a, b}; block attention, merge, split_qkv, join_qkv as
+/// attention with seq = L; gather_sequence, deal_sequence {rows, columns of one rank, batch}.
 /// qkv rows: for each key/value head its queries, then k, then v. Scores and probabilities: [batch, heads, seq, seq].
+inline constexpr uint8_t kAllBlocks = 255;
 struct Compute {
   Kernel kernel = Kernel::gemm;
   DType dtype = DType::bf16;  // of the arithmetic
   std::array<int64_t, 5> dims{};
   bool transpose_a = false, transpose_b = false, accumulate = false, causal = false, gated = false;
-  uint8_t function = 0;   // activation: wt::Activation; norm: wt::Norm; route: wt::RoutingKind
+  uint8_t function = 0;   // activation: wt::Activation; norm: wt::Norm; route: wt::RoutingKind; block attention: the
+                          // keys are those of the member so many places before the rank in the group, kAllBlocks: of all
   uint16_t launches = 1;  // kernels that the host issues for it
   uint16_t pieces = 1;    // gemm: run as this many products of dims[0] / pieces rows (pipelined waits)
   GroupId group;          // vocabulary shard, slice: whose coordinate decides
@@ -294,7 +319,16 @@ struct Compute {
   bool operator==(const Compute&) const = default;
 };
 
-enum class CollectiveKind : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
+/// shift_up: what a member reads goes to the next member, of the last to the first; shift_down: the other way round.
+enum class CollectiveKind : uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast,
+  shift_up,
+  shift_down
+};
 enum class Reduction : uint8_t { sum, max, average };
 
 /// reads[i] -> writes[i], coalesced into one call. `bytes`: the full buffers on one rank, as nccl-tests counts them
@@ -354,9 +388,15 @@ enum class Stream : uint8_t {
   copy_in,
   copy_out,
   replica,  // what becomes of a gradient's shard beside other gathers: reduction over replicas, casts, accumulation
-  expert    // tokens on their way to experts and back
+  expert,   // tokens on their way to experts and back
+  context,  // keys and values of other members of the sequence
+  // Messages of chunks on a V's way back: their neighbours are the other way round, and wait for nothing of the way there.
+  back_send_next,
+  back_receive_previous,
+  back_send_previous,
+  back_receive_next
 };
-inline constexpr int kStreams = 11;
+inline constexpr int kStreams = 16;
 
 /// What must be over before an op may start, besides its predecessor on its own stream.
 struct Wait {

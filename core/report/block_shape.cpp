@@ -21,7 +21,7 @@ Term term_of_collective(const Plan& plan, const Op& o, const plan::Collective& c
     return !g.axes.empty() &&
            std::all_of(g.axes.begin(), g.axes.end(), [&](AxisId a) { return plan.mesh.axes[a.v].name == name; });
   };
-  if (only("cp")) return Term::exposed_context;
+  if (o.stream == Stream::context || only("cp")) return Term::exposed_context;
   if (o.stream == Stream::expert) return Term::exposed_expert;
   return o.stream == Stream::tensor || only("tp") ? Term::exposed_tensor : Term::exposed_data;
 }

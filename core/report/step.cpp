@@ -108,6 +108,8 @@ bool counts_for_hardware(plan::Kernel k) {
     case plan::Kernel::attention_backward:
     case plan::Kernel::latent_attention_forward:
     case plan::Kernel::latent_attention_backward:
+    case plan::Kernel::block_attention_forward:
+    case plan::Kernel::block_attention_backward:
     case plan::Kernel::scores_forward:
     case plan::Kernel::context_forward:
     case plan::Kernel::context_backward:

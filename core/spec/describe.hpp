@@ -246,10 +246,21 @@ void describe(V& v, ExpertSpec& s) {
 }
 
 template <class V>
+void describe(V& v, ScheduleWeights& w) {
+  constexpr Range units{0, 1'000'000};
+  v.integer("forward", w.forward, units, kOptional);
+  v.integer("input_gradient", w.input_gradient, units, kOptional);
+  v.integer("weight_gradient", w.weight_gradient, units, kOptional);
+  v.integer("message", w.message, units, kOptional);
+}
+
+template <class V>
 void describe(V& v, StrategySpec& s) {
   v.integer("tensor", s.tensor, kCount, kOptional);
   v.integer("pipeline", s.pipeline, kCount, kOptional);
   v.integer("context", s.context, kCount, kOptional);
+  v.choice("context_exchange", s.context_exchange, kOptional);
+  v.integer("context_all_to_all", s.context_all_to_all, kCount, kOptional);
   v.integer("expert", s.expert, kCount, kOptional);
   v.integer("data", s.data, kCountOr0, kOptional);
   v.integer("virtual_stages", s.virtual_stages, kLayers, kOptional);
@@ -257,6 +268,9 @@ void describe(V& v, StrategySpec& s) {
   v.flag("keep_gathered", s.keep_gathered, kOptional);
   v.text("schedule", s.schedule, kOptional);
   v.integer("group_size", s.group_size, kCountOr0, kOptional);
+  v.section("schedule_weights", s.schedule_weights, kOptional);
+  v.integer("max_in_flight", s.max_in_flight, kCountOr0, kOptional);
+  v.text("schedule_file", s.schedule_file, kOptional);
   v.integer("first_stage_layers", s.first_stage_layers, kLayersOr0, kOptional);
   v.integer("last_stage_layers", s.last_stage_layers, kLayersOr0, kOptional);
   v.flag("account_for_embedding", s.account_for_embedding, kOptional);

@@ -110,6 +110,12 @@ std::span<const Named<AttentionKernel>> names_of(AttentionKernel) {
                                                  {"unfused", AttentionKernel::unfused}};
   return k;
 }
+std::span<const Named<ContextExchange>> names_of(ContextExchange) {
+  static constexpr Named<ContextExchange> k[] = {{"ring", ContextExchange::ring},
+                                                 {"all_gather", ContextExchange::all_gather},
+                                                 {"all_to_all", ContextExchange::all_to_all}};
+  return k;
+}
 std::span<const Named<OptimizerKind>> names_of(OptimizerKind) {
   static constexpr Named<OptimizerKind> k[] = {{"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}};
   return k;

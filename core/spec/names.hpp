@@ -30,6 +30,7 @@ std::span<const Named<WrapKind>> names_of(WrapKind);
 std::span<const Named<RecomputeKind>> names_of(RecomputeKind);
 std::span<const Named<RecomputeMethod>> names_of(RecomputeMethod);
 std::span<const Named<AttentionKernel>> names_of(AttentionKernel);
+std::span<const Named<ContextExchange>> names_of(ContextExchange);
 std::span<const Named<OptimizerKind>> names_of(OptimizerKind);
 std::span<const Named<LossKind>> names_of(LossKind);
 std::span<const Named<NormKernel>> names_of(NormKernel);

@@ -246,18 +246,35 @@ struct RecomputeSpec {
   bool operator==(const RecomputeSpec&) const = default;
 };
 
+/// How the ranks that share a sequence bring queries and keys together.
+enum class ContextExchange : uint8_t {
+  ring,        // Transformer Engine's p2p: keys and values pass round, each step beside the attention of the one before
+  all_gather,  // all keys and values on every rank
+  all_to_all   // Ulysses: every rank has whole sequences of its share of the heads
+};
+/// Relative lengths from which schedules with a split backward choose their order, in any unit.
+struct ScheduleWeights {
+  int64_t forward = 1, input_gradient = 1, weight_gradient = 1, message = 0;
+  bool operator==(const ScheduleWeights&) const = default;
+};
+
 /// How the work is cut. Degrees are counts of ranks; `data` is what is left of the world.
 struct StrategySpec {
   int64_t tensor = 1, pipeline = 1, context = 1, expert = 1;
-  int64_t data = 0;            // 0: world / (tensor * pipeline * context)
-  int64_t virtual_stages = 1;  // model chunks per pipeline rank
+  int64_t data = 0;  // 0: world / (tensor * pipeline * context)
+  ContextExchange context_exchange = ContextExchange::ring;
+  int64_t context_all_to_all = 1;  // hierarchical: a ring of groups of so many ranks, between which heads are exchanged
+  int64_t virtual_stages = 1;      // model chunks per pipeline rank
   bool sequence_parallel = false;
   // With sequence parallelism: products keep the gathered input that they read (autograd of plain layers); else they keep
   // the rank's rows and gather again in backward (Megatron).
   bool keep_gathered = false;
-  std::string schedule = "1f1b";                          // a file name of core/lower/schedules
-  int64_t group_size = 0;                                 // interleaved: micro-batches per round of chunks; 0: pipeline
-  int64_t first_stage_layers = 0, last_stage_layers = 0;  // 0: even split
+  std::string schedule = "1f1b";  // a file name of core/lower/schedules
+  int64_t group_size = 0;         // interleaved: micro-batches per round of chunks; 0: pipeline
+  ScheduleWeights schedule_weights;
+  int64_t max_in_flight = 0;  // zero-bubble: most micro-batches that a stage holds; 0: as many as help
+  std::string schedule_file;  // schedule csv: a table in PyTorch's notation
+  int64_t first_stage_layers = 0, last_stage_layers = 0;         // 0: even split
   bool account_for_embedding = false, account_for_loss = false;  // each counts as one layer in the split
   bool overlap_p2p = true;  // interleaved only; the others are always blocking in Megatron
   // Without sequence parallelism every tensor rank holds the whole boundary tensor: each sends its piece of the rows and the

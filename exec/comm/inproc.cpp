@@ -341,6 +341,12 @@ class Collectives {
         return ok_status();
       }
       case plan::CollectiveKind::broadcast: move_bytes(input(0, i).data, out.data, out.bytes()); return ok_status();
+      case plan::CollectiveKind::shift_up:
+      case plan::CollectiveKind::shift_down: {
+        const size_t from = kind() == plan::CollectiveKind::shift_up ? (me_ + n_ - 1) % n_ : (me_ + 1) % n_;
+        move_bytes(input(from, i).data, scratch, out.bytes());
+        return ok_status();
+      }
     }
     return ok_status();
   }

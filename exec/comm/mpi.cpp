@@ -361,6 +361,8 @@ class Channels {
       case plan::CollectiveKind::all_gather: return gather();
       case plan::CollectiveKind::broadcast: return broadcast();
       case plan::CollectiveKind::all_to_all: return all_to_all();
+      case plan::CollectiveKind::shift_up:
+      case plan::CollectiveKind::shift_down: return shift();
       case plan::CollectiveKind::reduce_scatter:
       case plan::CollectiveKind::all_reduce: return reduce();
     }
@@ -441,6 +443,28 @@ class Channels {
           parts.push_back({peer, false, at(out, k * each), size});
           parts.push_back({peer, true, copy + k * size, size});
         }
+      }
+      copy += in.bytes();
+    }
+    return send_and_receive(parts);
+  }
+
+  Status shift() {
+    int64_t bytes = 0;
+    for (const Operand& x : t_.reads) bytes += x.bytes();
+    std::byte* copy = room(side_.scratch, bytes);  // reads and writes may be one buffer
+    const int64_t up = kind() == plan::CollectiveKind::shift_up ? 1 : n() - 1;
+    const int to = side_.members[static_cast<size_t>((me() + up) % n())];
+    const int from = side_.members[static_cast<size_t>((me() + n() - up) % n())];
+    std::vector<Part> parts;
+    for (size_t i = 0; i < t_.writes.size(); ++i) {
+      const Operand &in = t_.reads[i], &out = t_.writes[i];
+      move(in.data, copy, in.bytes());
+      if (n() == 1) {
+        move(copy, out.data, in.bytes());
+      } else {
+        parts.push_back({from, false, out.data, out.bytes()});
+        parts.push_back({to, true, copy, in.bytes()});
       }
       copy += in.bytes();
     }

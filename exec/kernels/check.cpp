@@ -38,6 +38,8 @@ Signature attention_signature(const Compute& c) {
       probs{"probs", scores.elements};
   const Wanted d_probs{"dprobs", scores.elements}, d_scores{"dscores", scores.elements};
   const Wanted gq{"gq", a.d}, gk{"gk", a.d}, stats{"stats", a.tokens() * (a.heads + a.kv_heads)};
+  const Wanted q{"q", out.elements}, kv{"kv", 2 * a.tokens() * a.kv_heads * a.d};
+  const Wanted blocks{"kv", c.function == plan::kAllBlocks ? kAny : kv.elements}, d_blocks{"dkv", blocks.elements};
   switch (c.kernel) {
     case Kernel::rope_forward: return {{qkv}, {qkv}};
     case Kernel::rope_backward: return {{d_qkv}, {d_qkv}};
@@ -51,13 +53,19 @@ Signature attention_signature(const Compute& c) {
     case Kernel::context_forward: return {{probs, qkv}, {out}};
     case Kernel::context_backward: return {{d_out, probs, qkv}, {d_probs, d_qkv}};
     case Kernel::softmax_backward: return {{d_probs, probs}, {d_scores}};
+    case Kernel::split_qkv: return {{qkv}, {q, kv}};
+    case Kernel::join_qkv: return {{q, kv}, {qkv}};
+    case Kernel::block_attention_forward: return {{q, blocks}, {out, lse}};
+    case Kernel::block_attention_backward: return {{d_out, q, blocks, out, lse}, {Wanted{"dq", q.elements}, d_blocks}};
+    case Kernel::merge_attention: return {{out, lse, out, lse}, {out, lse}};
     default: return {{d_scores, qkv}, {d_qkv}};
   }
 }
 
 bool is_attention(Kernel k) {
   return (k >= Kernel::rope_forward && k <= Kernel::qk_norm_backward) ||
-         (k >= Kernel::attention_forward && k <= Kernel::scores_backward);
+         (k >= Kernel::attention_forward && k <= Kernel::scores_backward) ||
+         (k >= Kernel::split_qkv && k <= Kernel::merge_attention);
 }
 
 Signature signature(const Compute& c) {
@@ -102,7 +110,10 @@ Signature signature(const Compute& c) {
               {Wanted{"dlogits", rows * c.dims[2]}}};
     case Kernel::square_sum: return {{any, any, any, any, any}, {Wanted{"sum", 1}}};
     case Kernel::transpose: return {{x}, {y}};
-    case Kernel::concat_columns: return {{any}, {any}};
+    case Kernel::concat_columns:
+    case Kernel::split_columns:
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence: return {{any}, {any}};
     case Kernel::slice_columns: return {{any}, {y}};
     case Kernel::scale:
     case Kernel::cast: return {{any}, {any, any}};
@@ -164,10 +175,27 @@ void check_relations(Faults& faults, const Compute& c, std::span<const Operand> 
       }
       for (size_t i = 0; i < reads.size(); ++i) same(reads[i], writes[i].elements * k.group_size, "what is copied");
       break;
+    case Kernel::block_attention_forward:
+    case Kernel::block_attention_backward: {
+      const bool forward = c.kernel == Kernel::block_attention_forward;
+      const int64_t blocks = c.function == plan::kAllBlocks ? k.group_size : 1;
+      const int64_t elements = 2 * c.dims[0] * c.dims[1] * c.dims[3] * c.dims[4] * blocks;
+      same(reads[forward ? 1 : 2], elements, "kv");
+      if (!forward) same(writes[1], elements, "dkv");
+      if (blocks == 1 && c.function >= k.group_size)
+        faults.add("keys of {} members away in a group of {}", c.function, k.group_size);
+      break;
+    }
     case Kernel::concat_columns:
+    case Kernel::split_columns:
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence:
     case Kernel::slice_columns:
       same(reads[0], c.dims[0] * c.dims[1] * k.group_size, "x");
-      if (c.kernel == Kernel::concat_columns) same(writes[0], reads[0].elements, "y");
+      if (c.kernel != Kernel::slice_columns) same(writes[0], reads[0].elements, "y");
+      if ((c.kernel == Kernel::gather_sequence || c.kernel == Kernel::deal_sequence) &&
+          (c.dims[2] < 1 || c.dims[0] % c.dims[2] != 0))
+        faults.add("{} rows are not whole positions of {} sequences", c.dims[0], c.dims[2]);
       if (reads[0].dtype != writes[0].dtype)
         faults.add("moves {} to {}", to_text(reads[0].dtype), to_text(writes[0].dtype));
       break;
@@ -187,8 +215,8 @@ void check_relations(Faults& faults, const Compute& c, std::span<const Operand> 
       const int64_t positions = c.dims[2] > 0 ? c.dims[0] / c.dims[2] : 0;
       if (c.dims[2] < 1 || c.dims[0] % c.dims[2] != 0)
         faults.add("{} rows are not whole positions of {} sequences", c.dims[0], c.dims[2]);
-      else if (table.elements < positions * c.dims[1])
-        faults.add("a table of {} elements for {} positions", table.elements, positions);
+      else if (table.elements < positions * k.group_size * c.dims[1])
+        faults.add("a table of {} elements for {} positions", table.elements, positions * k.group_size);
       break;
     }
     default: break;

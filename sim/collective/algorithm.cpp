@@ -13,6 +13,8 @@ int64_t Situation::steps() const {
     case CollectiveKind::reduce_scatter: return ranks - 1;
     case CollectiveKind::broadcast:
     case CollectiveKind::all_to_all: return ranks;
+    case CollectiveKind::shift_up:
+    case CollectiveKind::shift_down: return 1;
   }
   return ranks;
 }

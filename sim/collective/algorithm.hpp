@@ -31,13 +31,16 @@ struct Situation {
   Graph ring, tree;
   double link = 0;  // GB/s of a device to the others of its group in the node: nominal when real, else NCCL's
   double ring_in_node = 0, ring_across = 0;  // real: GB/s of a large ring inside a node, of its part in a node
+  double pair = 0;                           // real: GB/s of one message to a neighbour in the node
+  double message_net = 0;                    // real: GB/s of one message to another node, which takes one NIC
   double net = 0;                            // real: GB/s of the NICs that the group uses in one node, one direction
   double nics_nominal = 0;   // GB/s of the NICs next to the group in one node, as the search counts them
   double leaf_slowdown = 1;  // real: factor on what crosses nodes for oversubscribed uplinks
 
   size_t span() const { return span_of(nodes); }
   bool sums() const { return kind == plan::CollectiveKind::all_reduce; }
-  /// 2 (n - 1) for all-reduce, n - 1 for all-gather and reduce-scatter, n for broadcast.
+  bool shifts() const { return kind == plan::CollectiveKind::shift_up || kind == plan::CollectiveKind::shift_down; }
+  /// 2 (n - 1) for all-reduce, n - 1 for all-gather and reduce-scatter, n for broadcast, 1 for a shift.
   int64_t steps() const;
   double hop_us(Algorithm, NcclConstants::Part, Protocol) const;
   double base_us(Algorithm a, Protocol p) const { return hop_us(a, NcclConstants::base, p); }

@@ -120,8 +120,9 @@ struct CollectiveCost::Impl {
       }
     WT_CHECK(best, "no algorithm for {} over {} ranks", plan::to_text(tuner.kind), tuner.ranks);
     const Terms t = best->terms(real, protocol, bytes);
-    const double ratio =
-        constants.execution_ratio(best->id, protocol, real.span(), t.latency_us, bytes / (t.gbps * 1e3));
+    const double ratio = real.shifts() ? 1
+                                       : constants.execution_ratio(best->id, protocol, real.span(), t.latency_us,
+                                                                   bytes / (t.gbps * 1e3));
     return {.us = t.us(bytes) * ratio,
             .latency_us = t.latency_us * ratio,
             .channels = best->blocks(real),

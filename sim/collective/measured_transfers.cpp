@@ -13,6 +13,8 @@ TransferKind kind_of(plan::CollectiveKind kind) {
     case plan::CollectiveKind::reduce_scatter: return TransferKind::reduce_scatter;
     case plan::CollectiveKind::all_to_all: return TransferKind::all_to_all;
     case plan::CollectiveKind::broadcast: return TransferKind::broadcast;
+    case plan::CollectiveKind::shift_up:
+    case plan::CollectiveKind::shift_down: return TransferKind::message;  // one to each neighbour, at the same time
   }
   return TransferKind::broadcast;
 }

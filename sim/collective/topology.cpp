@@ -122,6 +122,7 @@ Situation situation_of(const ClusterSpec& cluster, const NcclConstants& c, Colle
   s.link = real ? in.nominal : in.tuner;
   s.ring_in_node = in.ring;
   s.ring_across = in.ring_across;
+  s.pair = in.pair;
 
   const FabricSpec& fabric = cluster.fabric;
   const double nic = gbps(fabric.nic_bandwidth);
@@ -132,7 +133,9 @@ Situation situation_of(const ClusterSpec& cluster, const NcclConstants& c, Colle
     double net = static_cast<double>(nics) * nic;
     const double all = static_cast<double>(fabric.nics_per_node * hosts) * nic;
     if (shape.nic_share < 1) net = std::min(net, all * shape.nic_share);
-    s.net = net * c.net_efficiency * (fabric.gpu_direct ? 1 : c.socket_share);
+    const double direct = fabric.gpu_direct ? 1 : c.socket_share;
+    s.net = net * c.net_efficiency * direct;
+    s.message_net = nic * c.message_net * direct;
     if (shape.crosses_leaf && fabric.oversubscription > 1) {
       // Rings enter and leave a leaf group once: with m nodes of the group under it, one of m flows takes the uplinks.
       const auto m = static_cast<double>(std::max<int64_t>(1, shape.nodes_per_leaf));

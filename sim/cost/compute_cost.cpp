@@ -47,6 +47,11 @@ Class class_of(Kernel kernel) {
     case Kernel::join_latent:
     case Kernel::latent_assemble:
     case Kernel::latent_scatter:
+    case Kernel::split_columns:
+    case Kernel::split_qkv:
+    case Kernel::join_qkv:
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence:
     case Kernel::transpose: return Class::transpose;
     case Kernel::add:
     case Kernel::copy:
@@ -81,6 +86,8 @@ bool is_matrix(Kernel kernel) {
     case Kernel::attention_backward:
     case Kernel::latent_attention_forward:
     case Kernel::latent_attention_backward:
+    case Kernel::block_attention_forward:
+    case Kernel::block_attention_backward:
     case Kernel::scores_forward:
     case Kernel::context_forward:
     case Kernel::context_backward:
@@ -220,8 +227,10 @@ struct ComputeCost::Impl {
       s.kv_heads = s.heads;
       s.head_dim = static_cast<double>(op.dims[3] + op.dims[4]) / 2;
     }
-    s.causal = op.causal;
-    s.backward = op.kernel == Kernel::attention_backward || op.kernel == Kernel::latent_attention_backward;
+    const bool block = op.kernel == Kernel::block_attention_forward || op.kernel == Kernel::block_attention_backward;
+    s.causal = op.causal && (!block || op.function == 0);  // of another rank's keys a row sees all or none
+    s.backward = op.kernel == Kernel::attention_backward || op.kernel == Kernel::latent_attention_backward ||
+                 op.kernel == Kernel::block_attention_backward;
     s.flops = attention_flops(s);
     if (op.work.flops > 0) s.flops = op.work.flops;  // a window sees less
     const Chip c = chip(op.dtype == DType::f8 ? DType::bf16 : op.dtype);
@@ -293,7 +302,9 @@ CostEstimate ComputeCost::estimate(const Compute& op) const {
     case Kernel::latent_attention_forward:
     case Kernel::latent_attention_backward:
     case Kernel::attention_forward:
-    case Kernel::attention_backward: return impl_->flash(op);
+    case Kernel::attention_backward:
+    case Kernel::block_attention_forward:
+    case Kernel::block_attention_backward: return impl_->flash(op);
     case Kernel::scores_forward:
     case Kernel::scores_backward:
     case Kernel::context_forward:

@@ -117,7 +117,7 @@ class Flattener {
       f.aux = static_cast<uint32_t>(c);
     }
     const bool beside = op.stream == Stream::tensor || op.stream == Stream::data || op.stream == Stream::replica ||
-                        op.stream == Stream::expert;
+                        op.stream == Stream::expert || op.stream == Stream::context;
     if (beside && duration_ > 0) {
       auto it = std::find(out_.channels.begin(), out_.channels.end(), price.channels);
       if (it == out_.channels.end()) it = out_.channels.insert(it, price.channels);

@@ -7,6 +7,7 @@
 
 #include "core/lower/lower.hpp"
 #include "core/lower/schedule.hpp"
+#include "core/spec/names.hpp"
 #include "core/spec/specs.hpp"
 #include "tests/reference/tiny.hpp"
 
@@ -87,6 +88,23 @@ inline std::vector<Variant> strategies() {
          j.strategy.recompute.kind = RecomputeKind::selective;
        }},
   };
+  for (const auto exchange : {ContextExchange::ring, ContextExchange::all_gather, ContextExchange::all_to_all})
+    all.push_back({"cp2_" + std::string(to_text(exchange)), [exchange](JobSpec& j) {
+                     cut(j, 1, 1, 2);
+                     j.strategy.context = 2;
+                     j.strategy.context_exchange = exchange;
+                   }});
+  all.push_back({"cp4_hierarchical_pp2", [](JobSpec& j) {
+                   cut(j, 1, 2, 4);
+                   j.strategy.context = 4;
+                   j.strategy.context_all_to_all = 2;
+                 }});
+  all.push_back({"pp2_zb-v", [](JobSpec& j) {
+                   cut(j, 1, 2, 1);
+                   j.model.tied_embeddings = false;
+                   j.strategy.schedule = "zb-v";
+                   j.strategy.virtual_stages = 2;
+                 }});
   for (const lower::Schedule* schedule : lower::all_schedules())
     for (const int64_t chunks : {1, 2}) {
       auto change = [name = std::string(schedule->name), chunks](JobSpec& j) {

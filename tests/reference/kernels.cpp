@@ -10,7 +10,9 @@ namespace wt::reference {
 namespace {
 
 using plan::Compute;
+using plan::kAllBlocks;
 using plan::Kernel;
+using plan::sequence_position;
 
 // Values of wt::Activation and wt::Norm as they stand in Compute::function.
 enum : uint8_t { kGelu = 0, kSilu = 1, kRelu = 2 };
@@ -113,7 +115,7 @@ bool sees(const Compute& c, int64_t query, int64_t key) {
 }
 
 /// Rotates the pairs (i, i + d/2) of every query and key head by position * 10000^(-2i/d).
-void rope(const Compute& c, const Operand& in, const Operand& out, double sign) {
+void rope(const Compute& c, const Operand& in, const Operand& out, const KernelContext& context, double sign) {
   const Heads a(c);
   want(in, a.elements(), "qkv");
   want(out, a.elements(), "qkv");
@@ -129,8 +131,9 @@ void rope(const Compute& c, const Operand& in, const Operand& out, double sign) 
   };
   for (int64_t b = 0; b < a.batch; ++b)
     for (int64_t s = 0; s < a.seq; ++s) {
-      for (int64_t h = 0; h < a.heads; ++h) turn(a.q(b, s, h), s);
-      for (int64_t h = 0; h < a.heads; h += a.share()) turn(a.k(b, s, h), s);
+      const int64_t at = sequence_position(s, a.seq, context.group_index, context.group_size);
+      for (int64_t h = 0; h < a.heads; ++h) turn(a.q(b, s, h), at);
+      for (int64_t h = 0; h < a.heads; h += a.share()) turn(a.k(b, s, h), at);
     }
 }
 
@@ -242,6 +245,144 @@ void attention_backward(const Compute& c, const std::vector<Operand>& r, const s
           }
         }
       }
+}
+
+/// q: heads side by side; kv: for each key/value head k, then v.
+void reorder_qkv(const Compute& c, const Operand& qkv, const Operand& q, const Operand& kv, bool split) {
+  const Heads a(c);
+  want(qkv, a.elements(), "qkv");
+  want(q, a.batch * a.seq * a.heads * a.d, "q");
+  want(kv, a.elements() - q.size, "kv");
+  auto move = [&](double& in_whole, double& alone) { (split ? alone : in_whole) = split ? in_whole : alone; };
+  for (int64_t t = 0; t < a.batch * a.seq; ++t)
+    for (int64_t h = 0; h < a.heads; ++h) {
+      const int64_t b = t % a.batch, s = t / a.batch, g = h / a.share();
+      for (int64_t i = 0; i < a.d; ++i) {
+        move(qkv[a.q(b, s, h) + i], q[(t * a.heads + h) * a.d + i]);
+        if (h % a.share() != 0) continue;
+        move(qkv[a.k(b, s, h) + i], kv[(t * a.kv_heads + g) * 2 * a.d + i]);
+        move(qkv[a.v(b, s, h) + i], kv[((t * a.kv_heads + g) * 2 + 1) * a.d + i]);
+      }
+    }
+}
+
+/// Calls f(sample, head, query, key) for each score of the rank's queries and the keys of one or of all members.
+template <class F>
+void each_block_score(const Compute& c, const KernelContext& k, F&& f) {
+  const Heads a(c);
+  const bool all = c.function == kAllBlocks;
+  const int64_t first = all ? 0 : (k.group_index + k.group_size - c.function) % k.group_size;
+  for (int64_t b = 0; b < a.batch; ++b)
+    for (int64_t h = 0; h < a.heads; ++h)
+      for (int64_t s = 0; s < a.seq; ++s)
+        for (int64_t o = 0; o < (all ? k.group_size : 1) * a.seq; ++o)
+          if (sees(c, sequence_position(s, a.seq, k.group_index, k.group_size),
+                   sequence_position(o % a.seq, a.seq, first + o / a.seq, k.group_size)))
+            f(b, h, s, o);
+}
+
+void block_attention_forward(const Compute& c, const std::vector<Operand>& r, const std::vector<Operand>& w,
+                             const KernelContext& context) {
+  const Heads a(c);
+  const Operand &q = r[0], &kv = r[1], &out = w[0], &lse = w[1];
+  want(q, a.batch * a.seq * a.heads * a.d, "q");
+  want(kv, a.batch * a.seq * a.kv_heads * 2 * a.d * (c.function == kAllBlocks ? context.group_size : 1), "kv");
+  want(out, q.size, "out");
+  want(lse, a.batch * a.heads * a.seq, "lse");
+  const double scale = 1 / std::sqrt(static_cast<double>(a.d));
+  auto key = [&](int64_t b, int64_t o, int64_t h) {
+    return ((o * a.batch + b) * a.kv_heads + h / a.share()) * 2 * a.d;
+  };
+  auto score = [&](int64_t b, int64_t h, int64_t s, int64_t o) {
+    return scale * head_dot(q, a.out(b, s, h), kv, key(b, o, h), a.d);
+  };
+  std::vector<double> sum(static_cast<size_t>(lse.size), 0);
+  auto row = [&](int64_t b, int64_t h, int64_t s) { return (b * a.heads + h) * a.seq + s; };
+  for (int64_t i = 0; i < lse.size; ++i) lse[i] = -std::numeric_limits<double>::infinity();
+  for (int64_t i = 0; i < out.size; ++i) out[i] = 0;
+  each_block_score(c, context, [&](int64_t b, int64_t h, int64_t s, int64_t o) {
+    lse[row(b, h, s)] = std::max(lse[row(b, h, s)], score(b, h, s, o));
+  });
+  each_block_score(c, context, [&](int64_t b, int64_t h, int64_t s, int64_t o) {
+    const double p = std::exp(score(b, h, s, o) - lse[row(b, h, s)]);
+    sum[static_cast<size_t>(row(b, h, s))] += p;
+    for (int64_t i = 0; i < a.d; ++i) out[a.out(b, s, h) + i] += p * kv[key(b, o, h) + a.d + i];
+  });
+  for (int64_t b = 0; b < a.batch; ++b)
+    for (int64_t h = 0; h < a.heads; ++h)
+      for (int64_t s = 0; s < a.seq; ++s) {
+        const double weight = sum[static_cast<size_t>(row(b, h, s))];
+        if (weight == 0) continue;
+        for (int64_t i = 0; i < a.d; ++i) out[a.out(b, s, h) + i] /= weight;
+        lse[row(b, h, s)] += std::log(weight);
+      }
+}
+
+void block_attention_backward(const Compute& c, const std::vector<Operand>& r, const std::vector<Operand>& w,
+                              const KernelContext& context) {
+  const Heads a(c);
+  const Operand &d_out = r[0], &q = r[1], &kv = r[2], &out = r[3], &lse = r[4], &dq = w[0], &dkv = w[1];
+  want(d_out, a.batch * a.seq * a.heads * a.d, "dout");
+  want(q, d_out.size, "q");
+  want(kv, a.batch * a.seq * a.kv_heads * 2 * a.d * (c.function == kAllBlocks ? context.group_size : 1), "kv");
+  want(out, q.size, "out");
+  want(lse, a.batch * a.heads * a.seq, "lse");
+  want(dq, q.size, "dq");
+  want(dkv, kv.size, "dkv");
+  const double scale = 1 / std::sqrt(static_cast<double>(a.d));
+  for (int64_t i = 0; i < dq.size && !c.accumulate; ++i) dq[i] = 0;
+  for (int64_t i = 0; i < dkv.size; ++i) dkv[i] = 0;
+  each_block_score(c, context, [&](int64_t b, int64_t h, int64_t s, int64_t o) {
+    const int64_t at = a.out(b, s, h), k = ((o * a.batch + b) * a.kv_heads + h / a.share()) * 2 * a.d, v = k + a.d;
+    const double p = std::exp(scale * head_dot(q, at, kv, k, a.d) - lse[(b * a.heads + h) * a.seq + s]);
+    const double d_score = p * (head_dot(d_out, at, kv, v, a.d) - head_dot(d_out, at, out, at, a.d)) * scale;
+    for (int64_t i = 0; i < a.d; ++i) {
+      dkv[v + i] += p * d_out[at + i];
+      dkv[k + i] += d_score * q[at + i];
+      dq[at + i] += d_score * kv[k + i];
+    }
+  });
+}
+
+void merge_attention(const Compute& c, const std::vector<Operand>& r, const std::vector<Operand>& w) {
+  const Heads a(c);
+  for (size_t i : {0u, 2u}) want(r[i], a.batch * a.seq * a.heads * a.d, "out");
+  for (size_t i : {1u, 3u}) want(r[i], a.batch * a.heads * a.seq, "lse");
+  want(w[0], r[0].size, "out");
+  want(w[1], r[1].size, "lse");
+  for (int64_t b = 0; b < a.batch; ++b)
+    for (int64_t h = 0; h < a.heads; ++h)
+      for (int64_t s = 0; s < a.seq; ++s) {
+        const int64_t row = (b * a.heads + h) * a.seq + s;
+        const double x = r[1][row], y = r[3][row], most = std::max(x, y);
+        const double both = most + std::log(std::exp(x - most) + std::exp(y - most));
+        for (int64_t i = 0; i < a.d; ++i) {
+          const int64_t at = a.out(b, s, h) + i;
+          w[0][at] = std::exp(x - both) * r[0][at] + std::exp(y - both) * r[2][at];
+        }
+        w[1][row] = both;
+      }
+}
+
+/// split_columns, gather_sequence, deal_sequence: whole rows of dims[1] columns change places.
+void reorder_rows(const Compute& c, const Operand& x, const Operand& y, const KernelContext& k) {
+  const int64_t rows = c.dims[0], columns = c.dims[1], batch = c.dims[2];
+  want(x, rows * columns * k.group_size, "x");
+  want(y, x.size, "y");
+  for (int64_t member = 0; member < k.group_size; ++member)
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t there = member * rows + row;
+      const int64_t other =
+          c.kernel == Kernel::split_columns
+              ? row * k.group_size + member
+              : sequence_position(row / batch, rows / batch, member, k.group_size) * batch + row % batch;
+      for (int64_t i = 0; i < columns; ++i) {
+        if (c.kernel == Kernel::gather_sequence)
+          y[other * columns + i] = x[there * columns + i];
+        else
+          y[there * columns + i] = x[other * columns + i];
+      }
+    }
 }
 
 /// Calls f(sample, head, query position, key position).
@@ -399,20 +540,23 @@ void embedding(const Compute& c, const std::vector<Operand>& r, const Operand& o
   }
 }
 
-void position(const Compute& c, const std::vector<Operand>& r, const Operand& out, bool forward) {
+void position(const Compute& c, const std::vector<Operand>& r, const Operand& out, const KernelContext& k,
+              bool forward) {
   const int64_t rows = c.dims[0], h = c.dims[1], batch = c.dims[2];
   want(r[0], rows * h, "x");
   if (forward) want(out, rows * h, "y");
   const Operand& table = forward ? r[1] : out;
-  if (table.size < rows / batch * h)
-    throw Fault(fmt::format("a table of {} elements for {} positions", table.size, rows / batch));
-  for (int64_t i = 0; i < rows; ++i)
+  if (table.size < rows / batch * k.group_size * h)
+    throw Fault(fmt::format("a table of {} elements for {} positions", table.size, rows / batch * k.group_size));
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t at = sequence_position(i / batch, rows / batch, k.group_index, k.group_size) * h;
     for (int64_t j = 0; j < h; ++j) {
       if (forward)
-        out[i * h + j] = r[0][i * h + j] + table[i / batch * h + j];
+        out[i * h + j] = r[0][i * h + j] + table[at + j];
       else
-        table[i / batch * h + j] += r[0][i * h + j];
+        table[at + j] += r[0][i * h + j];
     }
+  }
 }
 
 /// dims {rows, vocabulary of the model, columns of this rank}: columns beyond the vocabulary are padding and left out.
@@ -556,8 +700,8 @@ void run_kernel(const Compute& c, const std::vector<Operand>& r, const std::vect
       return;
     case Kernel::norm_forward: return norm_forward(c, r, w);
     case Kernel::norm_backward: return norm_backward(c, r, w);
-    case Kernel::rope_forward: return rope(c, r[0], w[0], 1);
-    case Kernel::rope_backward: return rope(c, r[0], w[0], -1);
+    case Kernel::rope_forward: return rope(c, r[0], w[0], k, 1);
+    case Kernel::rope_backward: return rope(c, r[0], w[0], k, -1);
     case Kernel::qk_norm_forward: return qk_norm_forward(c, r, w);
     case Kernel::qk_norm_backward: return qk_norm_backward(c, r, w);
     case Kernel::attention_forward: return attention_forward(c, r, w);
@@ -582,8 +726,8 @@ void run_kernel(const Compute& c, const std::vector<Operand>& r, const std::vect
     case Kernel::dropout_backward: throw Fault("dropout is not interpreted");
     case Kernel::embedding_forward: return embedding(c, r, w[0], k, true);
     case Kernel::embedding_backward: return embedding(c, r, w[0], k, false);
-    case Kernel::position_forward: return position(c, r, w[0], true);
-    case Kernel::position_backward: return position(c, r, w[0], false);
+    case Kernel::position_forward: return position(c, r, w[0], k, true);
+    case Kernel::position_backward: return position(c, r, w[0], k, false);
     case Kernel::loss_max:
     case Kernel::loss_sums:
     case Kernel::loss_forward:
@@ -612,6 +756,14 @@ void run_kernel(const Compute& c, const std::vector<Operand>& r, const std::vect
       return;
     case Kernel::concat_columns:
     case Kernel::slice_columns: return columns(c, r[0], w[0], k);
+    case Kernel::split_qkv: return reorder_qkv(c, r[0], w[0], w[1], true);
+    case Kernel::join_qkv: return reorder_qkv(c, w[0], r[0], r[1], false);
+    case Kernel::block_attention_forward: return block_attention_forward(c, r, w, k);
+    case Kernel::block_attention_backward: return block_attention_backward(c, r, w, k);
+    case Kernel::merge_attention: return merge_attention(c, r, w);
+    case Kernel::split_columns:
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence: return reorder_rows(c, r[0], w[0], k);
     case Kernel::transpose: {
       const int64_t m = c.dims[0], n = c.dims[1];
       want(r[0], m * n, "x");

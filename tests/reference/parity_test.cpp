@@ -331,9 +331,11 @@ INSTANTIATE_TEST_SUITE_P(Models, Parity, testing::ValuesIn(kModels), [](const au
 
 /// A new schedule is tested without being named: with as many chunks as it takes, on two and four stages.
 TEST(Schedules, EachTrainsLikeOneRank) {
-  const JobSpec one = tiny_job();
+  JobSpec one = tiny_job();
+  one.model.tied_embeddings = false;
   const Trained a = train(one, 1);
   for (const lower::Schedule* schedule : lower::all_schedules()) {
+    if (schedule->reads_file) continue;
     int accepted = 0;
     for (const int64_t pipeline : {2, 4})
       for (const int64_t chunks : {1, 2}) {

@@ -263,7 +263,9 @@ void Reference::fill_tokens(Rank& r, const Task& t, const BufferRef& ref, const 
   const int64_t micro_batch = (*r.order)[t.invocation].binding[ref.binding].micro_batch;
   const bool labels = plan_.buffer(ref.buffer).role == Role::labels;
   for (int64_t row = 0; row < x.size; ++row) {
-    const int64_t position = row / plan_.micro_batch_size + (labels ? 1 : 0);
+    const int64_t position = sequence_position(row / plan_.micro_batch_size, x.size / plan_.micro_batch_size,
+                                               plan_.mesh.context_coordinate(r.id), plan_.mesh.context_ranks()) +
+                             (labels ? 1 : 0);
     x[row] = static_cast<double>(random_token(plan_.seed, options_.same_tokens ? 0 : step_,
                                               sample_of(plan_, r.id, micro_batch, row), position, vocabulary_));
   }
@@ -383,6 +385,8 @@ void Reference::meet(const Meeting& m) {
           case CollectiveKind::reduce_scatter: v = reduced.at(i * size + k); break;
           case CollectiveKind::all_to_all: v = in.at(k / piece)[i * piece + k % piece]; break;
           case CollectiveKind::broadcast: v = in[0].at(k); break;
+          case CollectiveKind::shift_up: v = in[(i + n - 1) % n].at(k); break;
+          case CollectiveKind::shift_down: v = in[(i + 1) % n].at(k); break;
         }
         out[static_cast<int64_t>(k)] = v;
       }

@@ -358,6 +358,24 @@ void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, siz
        Phase::reduce, Stream::data, body, {g}, {scatter ? ref(k.gradient_shard) : g});
 }
 
+void ReduceHooks::after_backward(BlockBuilder& b, const LayerPlace& at) {
+  while (next_ < part_.buckets.size() && ready(next_, at.layer)) reduce_bucket(b, c_, part_, next_++);
+}
+
+void ReduceHooks::finish(BlockBuilder& b) {
+  while (next_ < part_.buckets.size()) reduce_bucket(b, c_, part_, next_++);
+}
+
+bool ReduceHooks::ready(size_t bucket, int64_t layer) const {
+  const auto& members = part_.buckets[bucket].members;
+  return std::all_of(members.begin(), members.end(), [&](const auto& m) {
+    return m.layer >= layer ||
+           (m.layer < 0 && part_.head &&
+            (m.parameter == c_.id.final_gamma || m.parameter == c_.id.final_beta || m.parameter == c_.id.head_bias ||
+             (m.parameter == c_.id.head && c_.id.head != c_.id.embedding)));
+  });
+}
+
 std::optional<uint32_t> gather_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
   const ChunkPart::Bucket& k = part.buckets[index];
   if (c.copies(k) == 1 || !shards_optimizer(c.strategy())) return std::nullopt;

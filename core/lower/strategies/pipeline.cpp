@@ -73,11 +73,12 @@ void begin_block(BlockBuilder& b, const Context& c, P2p p2p) {
   b.before_next_compute(tail(Stream::send_previous));
 }
 
-void receive_input(BlockBuilder& b, const Context& c, P2p p2p) {
+void receive_input(BlockBuilder& b, const Context& c, const ChunkPart& part, P2p p2p) {
   b.segment(0);
   const bool cloned = c.edge.received.valid();
-  receive(b, c, "receive forward", Phase::forward, Stream::receive_previous, Direction::previous_stage,
-          c.edge.received_piece, ref(cloned ? c.edge.received : c.edge.hidden), p2p != P2p::overlapped, p2p);
+  receive(b, c, "receive forward", Phase::forward, part.back ? Stream::back_receive_previous : Stream::receive_previous,
+          Direction::previous_stage, c.edge.received_piece, ref(cloned ? c.edge.received : c.edge.hidden),
+          p2p != P2p::overlapped, p2p);
   if (cloned) {
     const int64_t bytes = edge_bytes(c);
     b.compute("clone input", Phase::forward, streaming(plan::Kernel::copy, c.act, c.n.rows, c.n.h, bytes, bytes, 0),
@@ -87,21 +88,21 @@ void receive_input(BlockBuilder& b, const Context& c, P2p p2p) {
 
 void send_output(BlockBuilder& b, const Context& c, const ChunkPart& part) {
   b.segment(part.layers);
-  send(b, c, "send forward", Phase::forward, Stream::send_next, Direction::next_stage, ref(c.edge.hidden),
-       c.edge.sent_piece);
+  send(b, c, "send forward", Phase::forward, part.back ? Stream::back_send_next : Stream::send_next,
+       Direction::next_stage, ref(c.edge.hidden), c.edge.sent_piece);
   if (kept_edges(c.strategy()) == 0) b.release_here(ref(c.edge.hidden));
 }
 
 void receive_gradient(BlockBuilder& b, const Context& c, const ChunkPart& part, P2p p2p) {
   b.segment(part.layers);
-  receive(b, c, "receive backward", Phase::backward_input, Stream::receive_next, Direction::next_stage,
-          c.edge.received_gradient_piece, ref(c.tmp.d_hidden), p2p == P2p::blocking, p2p);
+  receive(b, c, "receive backward", Phase::backward_input, part.back ? Stream::back_receive_next : Stream::receive_next,
+          Direction::next_stage, c.edge.received_gradient_piece, ref(c.tmp.d_hidden), p2p == P2p::blocking, p2p);
 }
 
-void send_gradient(BlockBuilder& b, const Context& c) {
+void send_gradient(BlockBuilder& b, const Context& c, const ChunkPart& part) {
   b.segment(0);
-  send(b, c, "send backward", Phase::backward_input, Stream::send_previous, Direction::previous_stage,
-       ref(c.tmp.d_hidden), c.edge.sent_gradient_piece);
+  send(b, c, "send backward", Phase::backward_input, part.back ? Stream::back_send_previous : Stream::send_previous,
+       Direction::previous_stage, ref(c.tmp.d_hidden), c.edge.sent_gradient_piece);
 }
 
 void release_edges(BlockBuilder& b, const Context& c, const ChunkPart& part) {

@@ -278,6 +278,16 @@ class NcclCommunicator final : public Communicator {
           call(ncclSend(static_cast<const std::byte*>(x.data) + at, piece, type, r, comm, s), "ncclSend");
           call(ncclRecv(static_cast<std::byte*>(y.data) + at, piece, type, r, comm, s), "ncclRecv");
         }
+        return;
+      }
+      case plan::CollectiveKind::shift_up:
+      case plan::CollectiveKind::shift_down: {
+        int ranks = 1, me = 0;
+        call(ncclCommCount(comm, &ranks), "ncclCommCount");
+        call(ncclCommUserRank(comm, &me), "ncclCommUserRank");
+        const int up = c.kind == plan::CollectiveKind::shift_up ? 1 : ranks - 1;
+        call(ncclSend(x.data, in, type, (me + up) % ranks, comm, s), "ncclSend");
+        call(ncclRecv(y.data, out, type, (me + ranks - up) % ranks, comm, s), "ncclRecv");
       }
     }
   }

@@ -82,6 +82,14 @@ cudaError_t run(const Job& job) {
     case Kernel::copy: copy(job); break;
     case Kernel::concat_columns:
     case Kernel::slice_columns: return columns(job);
+    case Kernel::split_qkv:
+    case Kernel::join_qkv:
+    case Kernel::block_attention_forward:
+    case Kernel::block_attention_backward:
+    case Kernel::merge_attention:
+    case Kernel::split_columns:
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence: return cudaErrorNotSupported;  // CudaDevice::unsupported refuses them before
     case Kernel::gemm:
     case Kernel::scores_forward:
     case Kernel::context_forward:

@@ -69,12 +69,15 @@ template <class A>
 void position_forward(const Job& job) {
   const int64_t rows = job.compute.dims[0], h = job.compute.dims[1], batch = job.compute.dims[2];
   const Stored<A> x(job.reads[0]), table(job.reads[1]), y(job.writes[0]);
+  const auto place = [&](int64_t local) {
+    return plan::sequence_position(local, rows / batch, job.context.group_index, job.context.group_size);
+  };
   job.workers.parallel_for(rows, 1 + (1 << 14) / (h + 1), [&](int64_t begin, int64_t end) {
     const auto buffer = buffer_of<A>(3 * h);
     for (int64_t i = begin; i < end; ++i) {
       A* out = y.open(i * h, buffer.get());
-      row_kernels<A>().add(x.read(i * h, h, buffer.get() + h), table.read(i / batch * h, h, buffer.get() + 2 * h), out,
-                           h);
+      row_kernels<A>().add(x.read(i * h, h, buffer.get() + h),
+                           table.read(place(i / batch) * h, h, buffer.get() + 2 * h), out, h);
       y.close(i * h, h, out);
     }
   });
@@ -86,11 +89,13 @@ void position_backward(const Job& job) {
   const Stored<A> dy(job.reads[0]), table(job.writes[0]);
   job.workers.parallel_for(rows / batch, 1 + (1 << 14) / (batch * h + 1), [&](int64_t begin, int64_t end) {
     const auto buffer = buffer_of<A>(2 * h);
-    for (int64_t position = begin; position < end; ++position) {
-      A* sum = table.open_and_read(position * h, h, buffer.get());
+    for (int64_t local = begin; local < end; ++local) {
+      const int64_t at =
+          plan::sequence_position(local, rows / batch, job.context.group_index, job.context.group_size) * h;
+      A* sum = table.open_and_read(at, h, buffer.get());
       for (int64_t b = 0; b < batch; ++b)
-        row_kernels<A>().add(sum, dy.read((position * batch + b) * h, h, buffer.get() + h), sum, h);
-      table.close(position * h, h, sum);
+        row_kernels<A>().add(sum, dy.read((local * batch + b) * h, h, buffer.get() + h), sum, h);
+      table.close(at, h, sum);
     }
   });
 }

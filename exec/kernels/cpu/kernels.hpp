@@ -93,5 +93,14 @@ void fill_zero(const Job&);  // elementwise.cpp
 void copy(const Job&);
 void concat_columns(const Job&);
 void slice_columns(const Job&);
+template <class A>
+void block_attention_forward(const Job&);  // context.cpp
+template <class A>
+void block_attention_backward(const Job&);
+template <class A>
+void merge_attention(const Job&);
+void reorder_qkv(const Job&);
+void split_columns(const Job&);
+void reorder_sequence(const Job&);
 
 }  // namespace wt::exec

@@ -49,11 +49,13 @@ void rope(const Job& job) {
   const int64_t width = a.width(), half = a.d / 2;
   const Stored<A> in(job.reads[0]), out(job.writes[0]);
   const RowKernels<A>& k = row_kernels<A>();
-  const auto table = angles<A>(a.seq, a.d);
+  const int64_t ranks = job.context.group_size;
+  const auto table = angles<A>(a.seq * ranks, a.d);
   job.workers.parallel_for(a.tokens(), 1 + (1 << 14) / (width + 1), [&](int64_t begin, int64_t end) {
     const auto buffer = buffer_of<A>(2 * width);
     for (int64_t t = begin; t < end; ++t) {
-      const A *cosine = table->cosine.data() + t / a.batch * half, *sine = table->sine.data() + t / a.batch * half;
+      const int64_t position = plan::sequence_position(t / a.batch, a.seq, job.context.group_index, ranks);
+      const A *cosine = table->cosine.data() + position * half, *sine = table->sine.data() + position * half;
       const A* x = in.read(t * width, width, buffer.get());
       A* y = out.open(t * width, buffer.get() + width);
       if (y != x) std::copy(x, x + width, y);

@@ -69,6 +69,14 @@ void run(const Job& job) {
     case Kernel::latent_scatter:
     case Kernel::split_latent:
     case Kernel::join_latent: return;  // check_operands refuses them by name
+    case Kernel::split_qkv:
+    case Kernel::join_qkv: return reorder_qkv(job);
+    case Kernel::block_attention_forward: return block_attention_forward<A>(job);
+    case Kernel::block_attention_backward: return block_attention_backward<A>(job);
+    case Kernel::merge_attention: return merge_attention<A>(job);
+    case Kernel::split_columns: return split_columns(job);
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence: return reorder_sequence(job);
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 using plan::CollectiveKind;
 
 bool available(const Situation& s, Protocol p) {
-  return s.kind != CollectiveKind::all_to_all && protocol_available(s, p);
+  return s.kind != CollectiveKind::all_to_all && !s.shifts() && protocol_available(s, p);
 }
 
 /// GB/s that pass each rank ("bus bandwidth") with Simple.

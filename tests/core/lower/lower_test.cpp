@@ -339,7 +339,33 @@ TEST(Lower, IllegalJobsAreRefusedWithTheirKeysAndLegalValues) {
          j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::block, 5};
        }},
       {"model.moe", "cannot be planned yet", "", [](JobSpec& j) { j.model.moe.emplace(); }},
-      {"strategy.context", "cannot be planned yet", "", [](JobSpec& j) { j.strategy.context = 2; }},
+      {"training.seq_len", "130 tokens do not divide over 2 x context = 4 pieces", "nearest legal: 128, 132",
+       [](JobSpec& j) {
+         j.strategy.context = 2;
+         j.training.seq_len = 130;
+       }},
+      {"strategy.context_all_to_all", "groups of 3 in a ring of 4", "a divisor of context",
+       [](JobSpec& j) {
+         j.strategy.context = 4;
+         j.strategy.context_all_to_all = 3;
+       }},
+      {"strategy.attention", "context parallelism needs flash", "legal: flash",
+       [](JobSpec& j) {
+         j.strategy.context = 2;
+         j.strategy.attention = AttentionKernel::unfused;
+       }},
+      {"strategy.context_exchange", "a ring knows no sliding window", "all_gather",
+       [](JobSpec& j) {
+         j.strategy.context = 2;
+         j.model.sliding_window = 16;
+       }},
+      {"strategy.recompute.kind", "full recompute with schedule zb-h1", "legal: none, selective",
+       [](JobSpec& j) {
+         j.strategy.pipeline = 2;
+         j.strategy.schedule = "zb-h1";
+         j.strategy.recompute.kind = RecomputeKind::full;
+       }},
+      {"strategy.schedule_file", "none is given", "a path", [](JobSpec& j) { j.strategy.schedule = "csv"; }},
   };
   for (const Row& row : rows) {
     JobSpec j = tiny_job();

@@ -104,7 +104,8 @@ Outcome run(const Case& c, const Orders& orders, double forward, double input, d
   return result;
 }
 
-/// Blocking rendezvous: each rank has in-order queues for compute and for each (direction, send or receive).
+/// Blocking rendezvous: each rank has in-order queues for compute and for each (direction, send or receive), those of
+/// chunks on a V's way back apart.
 /// A send is over only when the receive at the head of the peer's queue is the one it meets, so a pair of
 /// queues that list messages in different orders is stuck, and so is a cycle of waits.
 bool rendezvous_makes_progress(const Case& c, const Orders& orders) {
@@ -115,15 +116,19 @@ bool rendezvous_makes_progress(const Case& c, const Orders& orders) {
   };
   const plan::Placement place{c.schedule->placement, c.in.pipeline, c.in.chunks};
   const size_t ranks = orders.size();
-  // [rank][0: forwards, 1: backwards]
-  std::vector<std::array<std::deque<Message>, 2>> sends(ranks), receives(ranks);
+  // [rank][0: forwards, 1: backwards; + 2 on the way back]
+  std::vector<std::array<std::deque<Message>, 4>> sends(ranks), receives(ranks);
+  const auto queue_of = [&](bool backward, int64_t chunk) {
+    return static_cast<size_t>(backward) + (place.kind == plan::PlacementKind::zigzag && chunk % 2 == 1 ? 2 : 0);
+  };
   std::set<Message> arrived;
   for (size_t r = 0; r < ranks; ++r)
     for (const Slot& s : orders[r]) {
       const int64_t stage = place.stage({static_cast<int64_t>(r), s.chunk});
-      if (s.pass == Pass::forward && stage > 0) receives[r][0].push_back({false, stage, s.micro_batch});
+      if (s.pass == Pass::forward && stage > 0)
+        receives[r][queue_of(false, s.chunk)].push_back({false, stage, s.micro_batch});
       if ((s.pass == Pass::backward || s.pass == Pass::backward_input) && stage + 1 < place.stages())
-        receives[r][1].push_back({true, stage, s.micro_batch});
+        receives[r][queue_of(true, s.chunk)].push_back({true, stage, s.micro_batch});
     }
   std::vector<size_t> next(ranks, 0);
   for (bool progress = true; progress;) {
@@ -139,14 +144,15 @@ bool rendezvous_makes_progress(const Case& c, const Orders& orders) {
         if (receives_it && !arrived.contains({backward, stage, s.micro_batch})) break;
         const int64_t to = backward ? stage - 1 : stage + 1;
         if (s.pass != Pass::backward_weight && to >= 0 && to < place.stages())
-          sends[r][backward].push_back({backward, to, s.micro_batch});
+          sends[r][queue_of(backward, s.chunk)].push_back({backward, to, s.micro_batch});
         ++next[r];
         progress = true;
       }
-      for (int way = 0; way < 2; ++way)
+      for (size_t way = 0; way < 4; ++way)
         while (!sends[r][way].empty()) {
           const Message m = sends[r][way].front();
-          auto& peer = receives[static_cast<size_t>(place.slot(m.to_stage).pp)][way];
+          const plan::Placement::Slot to = place.slot(m.to_stage);
+          auto& peer = receives[static_cast<size_t>(to.pp)][queue_of(m.backward, to.chunk)];
           if (peer.empty() || peer.front() != m) break;
           peer.pop_front();
           sends[r][way].pop_front();
@@ -157,7 +163,7 @@ bool rendezvous_makes_progress(const Case& c, const Orders& orders) {
   }
   for (size_t r = 0; r < ranks; ++r) {
     if (next[r] < orders[r].size()) return false;
-    for (int way = 0; way < 2; ++way)
+    for (size_t way = 0; way < 4; ++way)
       if (!sends[r][way].empty() || !receives[r][way].empty()) return false;
   }
   return true;
@@ -196,7 +202,8 @@ TEST(Registry, FindsEveryScheduleByItsFileStem) {
 TEST(Registry, EveryScheduleAcceptsSomething) {
   std::map<std::string_view, int> count;
   for (const auto& [c, orders] : accepted()) ++count[c.schedule->name];
-  for (const Schedule* s : all_schedules()) EXPECT_GE(count[s->name], 20) << s->name;
+  for (const Schedule* s : all_schedules())
+    if (!s->reads_file) { EXPECT_GE(count[s->name], 20) << s->name; }
 }
 
 TEST(Registry, EveryPairRunsForwardOnceThenBackwardOnce) {

@@ -1,0 +1,26 @@
+// The order that strategy.schedule_file gives, in PyTorch's notation; stages go up and down the ranks in a V.
+#include "core/lower/schedule_table.hpp"
+
+namespace wt::lower {
+namespace {
+
+Result<Orders> order(const ScheduleInput& in) { return read_schedule_table(in, plan::PlacementKind::zigzag); }
+
+int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) {
+  return count_in_flight(order(in).value()[static_cast<size_t>(rank)]);
+}
+
+}  // namespace
+
+extern const Schedule schedules_csv_v;
+const Schedule schedules_csv_v{
+    .name = "csv-v",
+    .cites = "PyTorch torch/distributed/pipelining/schedules.py, _PipelineScheduleRuntime._load_csv",
+    .placement = plan::PlacementKind::zigzag,
+    .reads_file = true,
+    .overlaps_p2p = true,
+    .order = order,
+    .peak_in_flight = peak_in_flight,
+};
+
+}  // namespace wt::lower
