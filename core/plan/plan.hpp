@@ -308,8 +308,8 @@ struct Compute {
   DType dtype = DType::bf16;  // of the arithmetic
   std::array<int64_t, 5> dims{};
   bool transpose_a = false, transpose_b = false, accumulate = false, causal = false, gated = false;
-  uint8_t function = 0;   // activation: wt::Activation; norm: wt::Norm; route: wt::RoutingKind; block attention: the
-                          // keys are those of the member so many places before the rank in the group, kAllBlocks: of all
+  uint8_t function = 0;  // activation: wt::Activation; norm: wt::Norm; route: wt::RoutingKind; block attention: the
+                         // keys are those of the member so many places before the rank in the group, kAllBlocks: of all
   uint16_t launches = 1;  // kernels that the host issues for it
   uint16_t pieces = 1;    // gemm: run as this many products of dims[0] / pieces rows (pipelined waits)
   GroupId group;          // vocabulary shard, slice: whose coordinate decides

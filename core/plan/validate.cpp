@@ -335,8 +335,7 @@ void Structure::compute(const Compute& c, const Op& o, const std::string& where)
   count(o.writes.count, want.least_writes, want.most_writes, "writes");
   const bool adds = c.kernel == Kernel::gemm || c.kernel == Kernel::grouped_gemm ||
                     c.kernel == Kernel::block_attention_backward || want.accumulates != 0;
-  if (c.accumulate && !adds)
-    add(where, "{} cannot accumulate", to_text(c.kernel));
+  if (c.accumulate && !adds) add(where, "{} cannot accumulate", to_text(c.kernel));
   if (c.group.valid() && !in(c.group, plan_.groups)) add(where, "is over group {}, which does not exist", c.group.v);
   for (int64_t d : c.dims)
     if (d < 0) add(where, "dim {}", d);

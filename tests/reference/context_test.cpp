@@ -32,6 +32,15 @@ const Variant kModels[] = {
        make_llama(j);
        j.model.sliding_window = 3;
      }},
+    {"experts",  // a slot for every row at every expert: nothing is dropped
+     [](JobSpec& j) {
+       make_llama(j);
+       j.model.kv_heads = 4;
+       j.model.moe = MoeSpec{.experts = 4, .top_k = 2, .ffn_hidden = 12};
+       j.strategy.experts.routing = RoutingKind::top_k;
+       j.strategy.experts.imbalance = 4;
+       j.strategy.data_parallel = DataParallel::megatron;
+     }},
     {"micro_batch_2", [](JobSpec& j) { j.training.micro_batch = 2; }},
 };
 
@@ -121,9 +130,9 @@ const Variant kStrategies[] = {
      false},
 };
 
-class Context : public testing::TestWithParam<Variant> {};
+class SharedSequence : public testing::TestWithParam<Variant> {};
 
-TEST_P(Context, TrainsLikeOneRank) {
+TEST_P(SharedSequence, TrainsLikeOneRank) {
   JobSpec one = tiny_job();
   GetParam().change(one);
   const Trained a = train(one, 1);
@@ -156,7 +165,24 @@ TEST_P(Context, TrainsLikeOneRank) {
   EXPECT_GE(ran, 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Context, testing::ValuesIn(kModels), [](const auto& c) { return c.param.name; });
+/// The ranks of a sequence also share the experts.
+TEST(Context, ExpertsOnTheRanksOfASequence) {
+  JobSpec one = tiny_job();
+  kModels[5].change(one);
+  ASSERT_TRUE(one.model.moe);
+  const Trained a = train(one, 1);
+  for (const int64_t expert : {2, 4}) {
+    JobSpec many = one;
+    cut(many, 4, ContextExchange::ring);
+    many.strategy.expert = expert;
+    const Trained b = train(many, 2);
+    for (size_t i = 0; i < kSteps; ++i)
+      EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "ep " << expert << " step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, SharedSequence, testing::ValuesIn(kModels),
+                         [](const auto& c) { return c.param.name; });
 
 }  // namespace
 }  // namespace wt::reference

@@ -338,7 +338,7 @@ TEST(Lower, IllegalJobsAreRefusedWithTheirKeysAndLegalValues) {
          j.strategy.pipeline = 2;
          j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::block, 5};
        }},
-      {"model.moe", "cannot be planned yet", "", [](JobSpec& j) { j.model.moe.emplace(); }},
+      {"model.moe.experts", "must be at least 1", "", [](JobSpec& j) { j.model.moe.emplace(); }},
       {"training.seq_len", "130 tokens do not divide over 2 x context = 4 pieces", "nearest legal: 128, 132",
        [](JobSpec& j) {
          j.strategy.context = 2;
