@@ -332,6 +332,7 @@ void take_zero_stage(Draft& d, const Origin& from, std::string_view written, int
 }
 
 void read_deepspeed(Keys& root) {
+  root.draft().framework("deepspeed");
   read_batch(root);
   read_precision(root);
   read_zero(root);
@@ -339,7 +340,6 @@ void read_deepspeed(Keys& root) {
   read_rest(root);
   Draft& d = root.draft();
   d.later([&d] {
-    d.fall_back("training.host_profile", "eager", "PyTorch modules, one operator at a time (data/hosts.csv)");
     d.fall_back("training.vocab_multiple", "1", "DeepSpeed pads no vocabulary");
     if (!d.has("strategy.recompute") && !d.has("strategy.recompute.kind") && !d.has("model.layers"))
       d.note(

@@ -204,6 +204,14 @@ void Draft::note(std::string text) {
   if (std::find(report_.notes.begin(), report_.notes.end(), text) == report_.notes.end())
     report_.notes.push_back(std::move(text));
 }
+void Draft::framework(std::string name) {
+  const bool both =
+      (framework_ == "megatron" && name == "deepspeed") || (framework_ == "deepspeed" && name == "megatron");
+  if (both)
+    framework_ = "megatron_deepspeed";
+  else if (framework_.empty() || (name == "deepspeed" && (framework_ == "huggingface" || framework_ == "fsdp")))
+    framework_ = std::move(name);
+}
 void Draft::file(std::string name, std::string format, std::string defaults) {
   report_.files.push_back({std::move(name), std::move(format), std::move(defaults)});
 }
@@ -367,6 +375,7 @@ std::string Draft::text() const {
     if (!is_run_key(key)) flat.emplace(key, d.value);
   if (!options_.model.empty()) flat.emplace("model.from", options_.model);
   flat.emplace("cluster.from", options_.cluster);
+  if (!framework_.empty()) flat.emplace("framework", framework_);
   return nested(flat, 0, 0);
 }
 

@@ -46,6 +46,8 @@ class Draft {
   void missing(std::string what, std::string how);
   void error(const Origin& from, std::string what, std::string hint);
   void note(std::string text);
+  /// Whose defaults (data/validate/frameworks.yaml) hold where no file says anything: "megatron", "deepspeed".
+  void framework(std::string name);
   void file(std::string name, std::string format, std::string defaults);
 
   std::optional<std::string> value(std::string_view key) const;
@@ -86,7 +88,7 @@ class Draft {
 
   const Options& options_;
   std::map<std::string, Decided, std::less<>> values_;
-  std::vector<std::string> order_;  // of model.* keys, as first met
+  std::string framework_;
   std::vector<std::function<void()>> before_world_, later_;
   std::optional<ModelSpec> base_model_;
   bool base_model_tried_ = false;

@@ -158,6 +158,7 @@ void read_fsdp(Keys& s, const Origin& from, int64_t version) {
   if (version != 1 && version != 2)
     return d.error(s.at(version_key), fmt::format("no FSDP version {}", version), "legal: 1, 2");
   const bool second = version == 2;
+  d.framework("fsdp");
   d.take(s.has(version_key) ? s.at(version_key) : from, s.has(version_key) ? s.said(version_key) : "FSDP",
          "strategy.data_parallel", second ? "fsdp2" : "fsdp");
   read_sharding(s, second);
@@ -186,6 +187,7 @@ void read_fsdp(Keys& s, const Origin& from, int64_t version) {
 }
 
 void fall_back_to_plain_ddp(Draft& d, const std::string& why) {
+  d.framework("huggingface");
   d.later([&d, why] {
     d.fall_back("strategy.data_parallel", "ddp", why);
     if (d.value("strategy.data_parallel") == "ddp") {

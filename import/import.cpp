@@ -184,7 +184,7 @@ Imported import_files(const std::vector<File>& files, const Options& options) {
     out.errors = reader_faults(job.errors(), out.report, name);
     return out;
   }
-  job.value().name.clear();
+  for (const std::string& a : job.value().assumptions) out.report.notes.push_back(a);
   out.yaml = print_parts(job.value(), options, out.report);
   auto again = parse_job(out.yaml, name);
   WT_CHECK(again.ok(), "{}", to_text(again.errors()));

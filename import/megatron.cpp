@@ -108,8 +108,13 @@ void read_pipeline(MegatronArgs& a) {
            a.on("overlap_p2p_comm", true) ? "true" : "false");
   a.used("overlap_p2p_comm");
   // No silent rounding: 30 layers on 4 stages are a fault here too.
+  if (a.text("pp_partition_method").value_or("").find("embedding") != std::string::npos && p > 1)
+    for (const char* to : {"strategy.account_for_embedding", "strategy.account_for_loss"})
+      d.take(a.at("pp_partition_method"), a.said("pp_partition_method"), to, "true",
+             "embedding and head count as layers");
   if (const auto layers = d.model_size("layers");
-      layers && v == 1 && p > 1 && !first && !last && !a.has("pipeline_model_parallel_layout") &&
+      layers && v == 1 && p > 1 && !a.has("zero_stage") && !first && !last &&
+      !a.has("pipeline_model_parallel_layout") &&
       (*layers + a.on("account_for_embedding_in_pipeline_split") + a.on("account_for_loss_in_pipeline_split")) % p != 0)
     a.error("pipeline_model_parallel_size", fmt::format("{} layers do not divide over {} stages", *layers, p),
             "Megatron-LM asserts this (old versions dropped layers); or --decoder-first-pipeline-num-layers, "
@@ -277,7 +282,7 @@ void read_kernels(MegatronArgs& a) {
     d.take(a.at("attention_backend"), backend, "strategy.attention", "flash");
   else if (local)
     d.take(a.at("transformer_impl"), "local", "strategy.attention", "unfused", "no --use-flash-attn");
-  else
+  else if (!a.has("zero_stage"))
     d.fall_back("strategy.attention", "flash", "attention_backend auto: fused attention of Transformer Engine");
   a.used("transformer_impl");
   const double hidden = a.number("hidden_dropout").value_or(0.1),
@@ -299,9 +304,10 @@ void read_kernels(MegatronArgs& a) {
       d.ignore(from, "True", "native: the logits still have an fp32 copy");
   }
   a.used("cross_entropy_fusion_impl");
-  d.fall_back("training.host_profile", local ? "eager" : "megatron",
-              local ? "--transformer-impl local: PyTorch modules (data/hosts.csv)"
-                    : "Transformer Engine's modules (data/hosts.csv)");
+  if (!a.has("zero_stage"))
+    d.fall_back("training.host_profile", local ? "eager" : "megatron",
+                local ? "--transformer-impl local: PyTorch modules (data/hosts.csv)"
+                      : "Transformer Engine's modules (data/hosts.csv)");
 }
 
 void read_batch(MegatronArgs& a) {
@@ -390,6 +396,8 @@ void read_not_carried(MegatronArgs& a) {
 }  // namespace
 
 void read_megatron(MegatronArgs& a) {
+  a.draft().framework("megatron");
+  if (a.has("zero_stage")) a.draft().framework("deepspeed");
   read_megatron_model(a);
   read_degrees(a);
   read_pipeline(a);
@@ -400,9 +408,12 @@ void read_megatron(MegatronArgs& a) {
   read_kernels(a);
   read_batch(a);
   read_not_carried(a);
-  if (const auto file = a.text("deepspeed_config"); file && a.on("deepspeed", true))
+  if (a.has("deepspeed_config") && a.on("deepspeed", true) &&
+      std::none_of(a.draft().report().files.begin(), a.draft().report().files.end(),
+                   [](const Report::File& f) { return f.format.starts_with("DeepSpeed"); }))
     a.draft().note(fmt::format("{}: --deepspeed_config {}: give that file too, it decides the rest",
-                               a.at("deepspeed_config").where, *file));
+                               a.at("deepspeed_config").where, a.said("deepspeed_config")));
+  a.used("deepspeed_config");
   a.report_rest();
 }
 

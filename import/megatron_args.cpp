@@ -54,6 +54,11 @@ Table load_table() {
                          "use-flash-attn-triton",
                          "ds-inference",
                          "universal-checkpoint",
+                         "embed-layernorm",
+                         "sync-tp-duplicated-parameters",
+                         "abort-on-unmet-fused-kernel-constraints",
+                         "enable-zb-runtime",
+                         "enable-exactly-numeric-match",
                          "enable-zero-bubble",
                          "zero-bubble-v-schedule",
                          "enable-exact-numeric-match",
@@ -75,6 +80,14 @@ Table load_table() {
                             "ds-sequence-parallel-size",
                             "moe-expert-parallel-size",
                             "train-tokens",
+                            "pad-vocab-size-to",
+                            "pp-partition-method",
+                            "tokenizer-name-or-path",
+                            "kill-switch-path",
+                            "train-weighted-split-paths-path",
+                            "valid-weighted-split-paths-path",
+                            "valid-num-workers",
+                            "codecarbon-dir",
                             "lr-decay-tokens",
                             "topk",
                             "mlp-type",
@@ -112,7 +125,7 @@ std::string modern(const std::string& field) {
       {"layernorm_epsilon", "norm_epsilon"},
       {"no_async_tensor_model_parallel_allreduce", "async_tensor_model_parallel_allreduce"},
       {"num_key_value_heads", "num_query_groups"},
-      {"deepspeed-config", "deepspeed_config"},
+      {"enable_zb_runtime", "enable_zero_bubble"},
       {"moe_expert_parallel_size", "expert_model_parallel_size"}};
   const auto i = names.find(field);
   return i == names.end() ? field : i->second;
@@ -189,8 +202,9 @@ void MegatronArgs::command_line(const std::vector<ShellWord>& words, size_t begi
     } else {
       const MegatronFlag* row = megatron_flag(flag_text);
       const bool bare = row && row->sets != "value";
-      for (++i; i < words.size() && !is_flag(words[i].text) && !(bare && words[i].open.empty() == false); ++i) {
-        if (bare) break;
+      for (++i; i < words.size() && !is_flag(words[i].text); ++i) {
+        // A variable of unknown content behind a value is no second value: it may hold flags.
+        if (bare || (!value.empty() && words[i].text.starts_with('$') && !words[i].open.empty())) break;
         value += (value.empty() ? "" : " ") + words[i].text;
         open.insert(open.end(), words[i].open.begin(), words[i].open.end());
       }

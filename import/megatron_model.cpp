@@ -92,6 +92,7 @@ void read_kinds(MegatronArgs& a) {
     d.take(a.at("add_qkv_bias"), "True", "model.attention_bias", "true");
   else
     take_flag(a, "add_bias_linear", "model.attention_bias", bias, "no --disable-bias-linear");
+  if (a.on("embed_layernorm")) d.take(a.at("embed_layernorm"), "True", "model.embedding_norm", "true");
   if (a.on("qk_layernorm")) d.take(a.at("qk_layernorm"), "True", "model.qk_norm", "true");
   if (!a.take_integer("max_position_embeddings", "model.max_context"))
     d.later([&d] {
@@ -156,6 +157,8 @@ void read_vocabulary(MegatronArgs& a) {
   Draft& d = a.draft();
   if (const auto n = a.integer("vocab_size"); n && *n > 0)
     d.take(a.at("vocab_size"), a.said("vocab_size"), "model.vocab", *n);
+  else if (const auto to = a.integer("pad_vocab_size_to"); to && *to > 0)
+    d.take(a.at("pad_vocab_size_to"), a.said("pad_vocab_size_to"), "model.vocab", *to, "already padded");
   else if (const auto padded = a.integer("padded_vocab_size"); padded && *padded > 0)
     d.take(a.at("padded_vocab_size"), a.said("padded_vocab_size"), "model.vocab", *padded, "already padded");
   a.used("padded_vocab_size");

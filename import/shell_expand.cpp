@@ -133,12 +133,18 @@ class Expander {
         if (begin > i) end_word();
         const size_t end = std::min(w.text.find_first_of(" \t\r\n", begin), w.text.size());
         put(std::string_view(w.text).substr(begin, end - begin));
-        // Of the open parts only those that stand in this piece.
+        if (w.line > 0) now_.line = w.line;
         for (const std::string& o : w.open)
-          if (w.text.find('$') == w.text.npos || now_.text.find('$') != now_.text.npos) add_open(now_, o);
+          if (stands_in(o, w.text, now_.text)) add_open(now_, o);
         i = end;
       }
     }
+  }
+  /// Of a text that is split, an open part belongs to the pieces that hold its name; to all where none does.
+  static bool stands_in(const std::string& open, const std::string& whole, const std::string& piece) {
+    std::string name = open.substr(0, open.find(" ("));
+    std::replace(name.begin(), name.end(), ' ', '_');
+    return whole.find(name) == whole.npos || piece.find(name) != piece.npos;
   }
   void end_word() {
     constexpr size_t kMostWords = 100000;

@@ -368,6 +368,7 @@ void read_recompute(Parts& p, Draft& d, bool whole) {
 
 void read_torchtitan_sections(Keys& root, bool whole) {
   Draft& d = root.draft();
+  d.framework("torchtitan");
   Parts p{root.section("training"),     root.section("parallelism"),
           root.section("experimental"), root.section("activation_checkpoint"),
           root.section("compile"),      root.section("model"),

@@ -12,7 +12,7 @@ namespace wt {
 namespace {
 
 constexpr std::string_view kJob = "a job is a YAML file with the sections model, cluster, strategy, training";
-constexpr std::string_view kImport = "; files of other programs are for `windtunnel import`, where this build has it";
+constexpr std::string_view kImport = "; `windtunnel import FILE` makes one of other programs' files";
 
 Diagnostic told(const std::string& file, std::string_view is, std::string hint) {
   return {file, fmt::format("is {}, not a job file", is), std::move(hint)};

@@ -155,6 +155,7 @@ void read(const Foreign& f, Draft& d) {
   const auto root = std::make_shared<tree::Node>(underscored(*f.tree));
   d.later([root] {});
   Keys k(*root, "", d);
+  d.framework("gpt_neox");
   read_model(k);
   read_parallelism(k);
   read_training(k);

@@ -18,8 +18,8 @@ const std::string kModel =
     "gated_mlp: true, activation: silu, norm: rms_norm, position: rotary, tied_embeddings: false}\n"
     "cluster: {from: dgx-h100, nodes: 2}\n";
 
-JobSpec job_of(const std::string& strategy, const std::string& training) {
-  auto job = parse_job(kModel + "strategy: {" + strategy +
+JobSpec job_of(const std::string& strategy, const std::string& training, const std::string& framework = "") {
+  auto job = parse_job(kModel + (framework.empty() ? "" : "framework: " + framework + "\n") + "strategy: {" + strategy +
                            "}\ntraining: {micro_batch: 1, global_batch: 32, seq_len: 1024, precision: bf16, " +
                            training + "}\n",
                        "job.yaml");
@@ -64,7 +64,7 @@ TEST(Export, DeepSpeedCarriesZeroThree) {
   const JobSpec job = job_of(
       "data_parallel: zero3, overlap_grad_reduce: true, gradient_dtype: bf16, bucket_elements: 1000000, zero: "
       "{prefetch_elements: 100000}, recompute: full",
-      "host_profile: eager, vocab_multiple: 1");
+      "host_profile: eager, vocab_multiple: 1", "deepspeed");
   const auto exported = export_job(job, *find_exporter("deepspeed"));
   ASSERT_TRUE(exported) << to_text(exported.errors());
   EXPECT_THAT(exported.value().not_carried, IsEmpty());
@@ -86,7 +86,7 @@ TEST(Export, AccelerateCarriesFsdp) {
   const JobSpec job = job_of(
       "data_parallel: fsdp, fsdp: {sharding: shard_grad_op, backward_prefetch: post}, gradient_dtype: bf16, "
       "overlap_grad_reduce: true",
-      "host_profile: eager, vocab_multiple: 1");
+      "host_profile: eager, vocab_multiple: 1", "fsdp");
   const auto exported = export_job(job, *find_exporter("fsdp"));
   ASSERT_TRUE(exported) << to_text(exported.errors());
   EXPECT_THAT(exported.value().not_carried, IsEmpty());

@@ -99,6 +99,28 @@ TEST(Launch, ADeepSpeedConfigurationInAHereDocument) {
   EXPECT_EQ(in.report.decided("strategy.data_parallel")->to, "strategy.data_parallel");
 }
 
+// Scripts of the BLOOM kind: a launcher in a variable, flags in another, run by srun through bash -c.
+TEST(Launch, LauncherAndFlagsInVariablesThroughBash) {
+  const auto in =
+      import_text("b.slurm",
+                  "#!/bin/bash\n#SBATCH --nodes=3\nN=3\nexport LAUNCHER=\"python -m torch.distributed.launch "
+                  "--nproc_per_node 8 \\\n"
+                  " --nnodes $N\"\nexport CMD=\" \\\n `pwd`/pretrain.py \\\n --num-layers 10 --hidden-size 512 "
+                  "--num-attention-heads 8 --seq-length 1024 \\\n"
+                  " --max-position-embeddings 1024 --micro-batch-size 2 --pad-vocab-size-to 1024 --embed-layernorm "
+                  "--fp16 --zero-stage 1 --deepspeed \\\n"
+                  " --pipeline-model-parallel-size 12 --pp-partition-method 'type:transformer|embedding' "
+                  "--global-batch-size 2_048\"\n"
+                  "srun --jobid $SLURM_JOBID bash -c '$LAUNCHER --node_rank $SLURM_PROCID $CMD' 2>&1 | tee -a log\n",
+                  no_size());
+  ASSERT_WHOLE(in);
+  EXPECT_EQ(in.job->cluster.nodes, 3);
+  EXPECT_EQ(in.job->training.global_batch, 2048);
+  EXPECT_TRUE(in.job->model.embedding_norm);
+  EXPECT_TRUE(in.job->strategy.account_for_loss);  // 10 layers, embedding and head on 12 stages
+  EXPECT_EQ(in.job->strategy.data_parallel, DataParallel::zero1);
+}
+
 TEST(Launch, TwoFilesThatDisagreeAreAFault) {
   const auto in = import_files({{"go.sh", "torchrun --nproc_per_node 8 train.py" + kArgs},
                                 {"ds.json", "{\"train_micro_batch_size_per_gpu\": 4}"}},
