@@ -145,6 +145,7 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
     w.dtype = DType::f8;
     w.init = Init::none;
     w.init_scale = 0;
+    if (has_units(c.strategy())) w.scope = Scope::invocation;  // made again from what was gathered
     w.name = name + ".f8";
     q.narrow = c.add_buffer(w);
     w.name = name + ".f8t";

@@ -359,8 +359,8 @@ void check_units(const JobSpec& j, Faults& f) {
       f.add("strategy.pipeline", "DeepSpeed's pipeline engine refuses ZeRO 2 and 3: it runs with stages 0 and 1");
     f.hint(torch ? "legal: 1" : "legal: 1, or data_parallel: zero1");
   }
-  if (j.training.compute_dtype == DType::f8)
-    f.add("training.precision", "fp8 products of sharded weights cannot be planned yet"),
+  if (j.training.compute_dtype == DType::f8 && !torch)
+    f.add("training.precision", "fp8 products of weights that DeepSpeed cuts cannot be planned yet"),
         f.hint("legal: bf16, fp16, fp32");
   if (s.recompute.kind == RecomputeKind::full && s.recompute.method == RecomputeMethod::uniform &&
       s.recompute.layers > 1)

@@ -486,8 +486,8 @@ void unit_step_blocks(Context&, ChunkPart&);
 /// core/lower/strategies/optimizer.cpp: everything between the last backward and the next step, for one chunk and for
 /// the rank.
 void optimizer_blocks(Context&, ChunkPart&);
-/// fp8 products: the 8-bit weights of one layer, made once in a step.
-void narrow_layer(BlockBuilder&, const Context&, int offset);
+/// fp8 products: the 8-bit weights of one layer, made once in a step; of what is gathered, once for each pass.
+void narrow_layer(BlockBuilder&, const Context&, int offset, plan::Phase = plan::Phase::optimizer);
 struct RankBlocks {
   BlockId setup, begin, norm;
 };

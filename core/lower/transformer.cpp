@@ -57,7 +57,11 @@ AttentionShape attention_shape(const Context& c) {
 
 Compute rope(const Context& c, Kernel kernel) {
   const int64_t columns = (c.n.heads + c.n.kv_heads) * c.n.d, tile = c.n.tokens * columns * size_of(c.act);
-  Compute op = streaming(kernel, c.act, c.n.tokens, columns, tile, tile, 3, c.training().fused_kernels ? 1 : 4);
+  // Plain ops move ten times the bytes of q and k: x cos + rotate_half(x) sin (transformers: negate, join, two products, a
+  // sum), or complex products in fp32 between casts (torchtitan); 6 to 10 kernels.
+  const bool fused = c.training().fused_kernels;
+  const int64_t passes = fused ? 1 : 5;
+  Compute op = streaming(kernel, c.act, c.n.tokens, columns, passes * tile, passes * tile, 3, fused ? 1 : 8);
   op.dims = {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d};
   op.group = c.cp;
   return op;

@@ -233,6 +233,7 @@ void describe(V& v, ZeroSpec& s) {
   v.integer("persistence_threshold", s.persistence_threshold, elements, kOptional);
   v.integer("max_live_parameters", s.max_live_parameters, elements, kOptional);
   v.integer("max_reuse_distance", s.max_reuse_distance, elements, kOptional);
+  v.flag("list_collectives", s.list_collectives, kOptional);
 }
 
 template <class V>

@@ -200,6 +200,9 @@ struct ZeroSpec {
   int64_t persistence_threshold = 100'000;  // parameters up to this size are never released
   int64_t max_live_parameters = 1'000'000'000;
   int64_t max_reuse_distance = 1'000'000'000;
+  // Gathers and reductions take a list with a tensor for each rank, as DeepSpeed did until 0.5: torch copies each of them
+  // by a kernel of its own, and the device is waited for before each gather.
+  bool list_collectives = false;
   bool operator==(const ZeroSpec&) const = default;
 };
 /// How tokens reach their experts (facts MG-23, MG-24).

@@ -133,11 +133,13 @@ struct CollectiveCost::Impl {
   std::unique_ptr<const Curve> make_curve(const Key& key) const {
     const Situation tuner = situation(key, false), real = situation(key, true);
     auto curve = std::make_unique<Curve>();
-    double longest = 0;
+    // Time never falls while one algorithm and protocol run; where NCCL's tuner changes late, it does.
     for (size_t i = 0; i < curve->size(); ++i) {
       Point& p = (*curve)[i];
       p = price(tuner, real, size_at(i));
-      p.us = longest = std::max(longest, p.us);
+      if (i == 0) continue;
+      const Point& before = (*curve)[i - 1];
+      if (p.algorithm == before.algorithm && p.protocol == before.protocol) p.us = std::max(before.us, p.us);
     }
     return curve;
   }

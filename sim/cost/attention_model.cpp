@@ -24,7 +24,8 @@ double attention_flops(const AttentionShape& s) {
 double AttentionModel::model_time(const AttentionShape& s, const Chip& chip, const Facts& f, double clock) {
   // The exponentials, which are not done by the matrix units, weigh more the smaller the head: 128 is the reference.
   const double size = s.head_dim / 128,
-               head = size < 1 ? std::pow(size, f.attention_head_power) : std::min(1.15, std::pow(size, 0.2));
+               head = size < 1 ? std::pow(size, f.attention_head_power)
+                               : std::min(f.attention_wide_most, std::pow(size, f.attention_wide_power));
   const double share = (s.backward ? f.attention_backward : f.attention_forward) * head;
   // The ramp counts keys that a row of queries sees; a window sees fewer than the sequence has.
   const double seen = s.seq * std::min(1.0, s.flops / attention_flops(s));

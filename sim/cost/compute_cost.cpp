@@ -111,14 +111,11 @@ struct ComputeCost::Impl {
 
   Chip chip(DType dtype) const {
     Chip c;
-    auto peak = device.peak.find(dtype);
-    if (peak == device.peak.end() && dtype == DType::bf16) peak = device.peak.find(DType::f16);
-    if (peak == device.peak.end() && dtype == DType::f16) peak = device.peak.find(DType::bf16);
-    if (peak == device.peak.end() && dtype == DType::f8) peak = device.peak.find(DType::bf16);
-    if (peak != device.peak.end())
+    // What the device file leaves out is that of the measured chip; products in a dtype without a rate are refused before.
+    if (const auto peak = device.peak.find(dtype); peak != device.peak.end())
       c.flops_per_second = peak->second.n;
     else
-      c.flops_per_second = (dtype == DType::f64 ? 0.25 : 1) * facts.peak_32 * 1e12;
+      c.flops_per_second = facts.peak(size_of(dtype));
     if (const auto plain = device.peak.find(DType::f32); plain != device.peak.end())
       c.plain_flops_per_second = plain->second.n;
     c.multiprocessors =
@@ -370,10 +367,10 @@ double ComputeCost::slowdown_beside_collective(const Compute& op, int64_t channe
   const Facts& f = impl_->facts;
   const Chip c = impl_->chip(op.dtype);
   const double n = static_cast<double>(channels);
-  if (is_matrix(op.kernel)) return 1 / (1 - std::min(0.5, n / c.multiprocessors));
+  if (is_matrix(op.kernel)) return 1 / (1 - std::min(f.overlap_most, n / c.multiprocessors));
   // Each channel reads and writes memory at the rate of its links.
   const double taken = n * f.channel_gbps * 1e9 * 2 / c.memory_bytes_per_second;
-  return 1 / (1 - std::min(0.5, taken));
+  return 1 / (1 - std::min(f.overlap_most, taken));
 }
 
 }  // namespace wt::sim

@@ -6,9 +6,6 @@
 namespace wt::sim {
 namespace {
 
-/// Share of a steady training step in which the matrix units run; the rest draws power_memory_w.
-constexpr double kMatrixDuty = 0.75;
-
 /// Correction: weight of a point at squared logarithmic distance d is 1 / (d + kCore)^2, faded to nothing at kReach;
 /// the model itself weighs kPrior. Chosen by cross-validation (docs/kernels.md), the same for every chip.
 constexpr float kCore = 0.02f, kReach = 1.5f, kPrior = 2.0f;
@@ -41,8 +38,7 @@ bool on_plain_cores(const GemmShape& s, const Chip& chip, const Facts& f) {
 }  // namespace
 
 Chip chip_of(const Facts& f, int64_t element_bytes) {
-  const double peak = element_bytes == 1 ? f.peak_8 : element_bytes == 2 ? f.peak_16 : f.peak_32;
-  return {peak * 1e12, 0, f.multiprocessors, f.memory_gbps * 1e9, f.l2_mib * 1048576.0, f.power_w};
+  return {f.peak(element_bytes), 0, f.multiprocessors, f.memory_gbps * 1e9, f.l2_mib * 1048576.0, f.power_w};
 }
 
 double clock_of(const Facts& f, const Chip& chip, Regime regime) {
@@ -51,7 +47,7 @@ double clock_of(const Facts& f, const Chip& chip, Regime regime) {
   double budget = power_w;
   if (regime == Regime::training) {
     const double other = std::min(power_w, f.power_memory_w * power_w / f.power_w);
-    budget = (power_w - (1 - kMatrixDuty) * other) / kMatrixDuty;
+    budget = (power_w - (1 - f.matrix_duty) * other) / f.matrix_duty;
   }
   const double dynamic = std::max(0.05, (budget - f.power_idle_w) / ((f.power_w - f.power_idle_w) * units));
   return std::min(f.clock_burst, f.clock_sustained * std::cbrt(dynamic));
@@ -80,12 +76,13 @@ GemmTime model_gemm(const GemmShape& s, const Chip& chip, const Facts& f, std::s
     // every row (column) of patches.
     const double side_m = std::min(s.m, std::sqrt(chip.multiprocessors * t.m * t.n)), side_n = std::min(s.n, side_m);
     const double a = s.m * s.k * e, b = s.n * s.k * e;
-    const double again_a = b <= 0.5 * chip.l2_bytes ? 1 : std::ceil(s.n / side_n),
-                 again_b = a <= 0.5 * chip.l2_bytes ? 1 : std::ceil(s.m / side_m);
+    const double again_a = b <= f.gemm_l2_share * chip.l2_bytes ? 1 : std::ceil(s.n / side_n),
+                 again_b = a <= f.gemm_l2_share * chip.l2_bytes ? 1 : std::ceil(s.m / side_m);
     // One operand streams once while patches sweep along it; the cheaper order is taken.
     const double ab = s.groups * std::min(a + b * again_b, b + a * again_a);
     for (const double split : kSplits) {
-      if (split > 1 && (count * split > 3 * chip.multiprocessors || s.k / split < 256)) break;
+      if (split > 1 && (count * split > f.gemm_split_waves * chip.multiprocessors || s.k / split < f.gemm_split_k))
+        break;
       const double work = count * split / chip.multiprocessors;
       const double whole = std::floor(work), rest = work - whole;
       // A partial last wave takes a whole one but for the share that runs faster with fewer neighbours.

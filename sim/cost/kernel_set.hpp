@@ -14,12 +14,15 @@ namespace wt::sim {
 /// Chip and library constants; the keys of device.csv in the same order (see kFactKeys).
 struct Facts {
   // the chip that was measured
-  double peak_16 = 0, peak_8 = 0, peak_32 = 0;  // TFLOP/s dense at clock 1; peak_32: tf32 or fp32
+  double peak_16 = 0, peak_8 = 0, peak_32 = 0, peak_64 = 0;  // TFLOP/s dense at clock 1; peak_32: tf32 or fp32
   double multiprocessors = 0, memory_gbps = 0, l2_mib = 0;
   double power_w = 0, power_idle_w = 0, power_memory_w = 0;
   double clock_burst = 1, clock_sustained = 1;  // relative to the clock of the peak, at power_w
+  double matrix_duty = 0;  // share of a training step in which the matrix units run; the rest draws power_memory_w
   // matrix kernels
   double gemm_fixed_us = 0, gemm_prologue_k = 0, gemm_memory_share = 0, gemm_split_us = 0, gemm_tail = 1;
+  double gemm_l2_share = 0;                       // of L2: an operand up to it is read from DRAM once
+  double gemm_split_waves = 0, gemm_split_k = 0;  // K is split up to so many waves, down to so many rows
   double align_8 = 1, align_4 = 1,
          align_2 = 1;  // share of the tile efficiency when rows start at 8, 4, 2 bytes, not 16
   double batch_unaligned =
@@ -31,11 +34,18 @@ struct Facts {
   // fused attention
   double attention_forward = 0, attention_backward = 0;            // share of peak, long sequence, head_dim 128
   double attention_head_power = 0;                                 // share ~ head_dim ^ this below 128
+  double attention_wide_power = 0, attention_wide_most = 0;        // above 128, up to this factor
   double attention_ramp = 0, attention_ramp_causal = 0;            // tokens: time (1 + ramp / seq)
   double attention_rows_forward = 0, attention_rows_backward = 0;  // query (key) rows of one block
   double attention_tail = 0, attention_longest = 0;                // in units of an average block
   // stream
   double gap_us = 0, channel_gbps = 0;
+  double overlap_most = 0;  // share of the chip (or of its memory rate) that collectives take at most
+
+  /// FLOP/s of products by bytes of an element.
+  double peak(int64_t element_bytes) const {
+    return 1e12 * (element_bytes == 1 ? peak_8 : element_bytes == 2 ? peak_16 : element_bytes == 8 ? peak_64 : peak_32);
+  }
 };
 
 enum class Regime : uint8_t { burst, training, sustained };

@@ -196,14 +196,14 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
 
 }  // namespace
 
-void narrow_layer(BlockBuilder& b, const Context& c, int offset) {
+void narrow_layer(BlockBuilder& b, const Context& c, int offset, Phase phase) {
   for (size_t k = 0; k < c.parameters.size(); ++k) {
     const Parameter& q = c.parameters[k];
     if (!q.narrow.valid()) continue;
     const int64_t passes = narrowing_passes(c);
     Compute op = flat(Kernel::cast, DType::f8, q.elements, passes * q.elements * size_of(c.act), 2 * q.elements, 2);
     op.launches = static_cast<uint16_t>(passes);
-    b.compute("fp8 weights", Phase::optimizer, op, {c.weight(static_cast<int>(k), offset)},
+    b.compute("fp8 weights", phase, op, {c.weight(static_cast<int>(k), offset)},
               {ref(q.narrow, offset), ref(q.narrow_transposed, offset)});
   }
 }

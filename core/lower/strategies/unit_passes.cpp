@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 
 #include "core/lower/context.hpp"
@@ -188,6 +189,10 @@ struct UnitHooks::State {
     }
     if (!from.empty()) {
       if (last) waits.push_back(of_op(*last));
+      if (takes_lists()) {
+        const Wait device[] = {tail(Stream::compute), tail(Stream::data)};
+        b.beside("synchronize", phase(), Stream::copy_in, plan::HostWait{}, {}, {}, device);
+      }
       last = b.beside(
           from_near ? "near all-gather" : "dp all-gather", phase(), Stream::data,
           Collective{CollectiveKind::all_gather, Reduction::sum, c.act, from_near ? c.near : c.shard, bytes_of(c, to)},
@@ -203,12 +208,28 @@ struct UnitHooks::State {
       }
       if (zero3) {  // on the stream of the gathers
         const Wait after[] = {of_op(*last)};
-        for (const Flat& f : u.flats)
-          if (f.gathered.valid()) last = copy_out(b, f, offset, after, true);
+        for (const Flat& f : u.flats) {
+          if (f.gathered.valid()) {
+            last = copy_out(b, f, offset, after, true);
+          } else if (takes_lists() && !f.resident) {
+            const BufferRef whole = ref(f.weights, offset);
+            b.keep_out(f.weights);
+            last = b.beside("copy out", phase(), Stream::data, listed(move(c, Kernel::copy, {whole}, whole)),
+                            Refs{whole}, Refs{whole}, after);
+          }
+        }
       }
     }
     WT_CHECK(last.has_value(), "unit '{}' has nothing to gather", u.name);
     return *last;
+  }
+
+  /// A copy between a flat buffer and the tensors of a list, one kernel for each rank (ZeroSpec::list_collectives).
+  bool takes_lists() const { return zero3 && c.strategy().zero.list_collectives; }
+  Compute listed(Compute copy) const {
+    if (takes_lists())
+      copy.launches = static_cast<uint16_t>(std::clamp<int64_t>(shard, 1, std::numeric_limits<uint16_t>::max()));
+    return copy;
   }
 
   uint32_t copy_out(BlockBuilder& b, const Flat& f, int offset, std::span<const Wait> waits, bool beside) {
@@ -216,8 +237,9 @@ struct UnitHooks::State {
     const Refs reads{from}, writes{to};
     b.keep_out(f.gathered);
     b.keep_out(f.weights);
-    const uint32_t op = beside ? b.beside("copy out", phase(), Stream::data, move(c, from, to), reads, writes, waits)
-                               : b.op("copy out", phase(), Stream::compute, move(c, from, to), reads, writes, waits);
+    const uint32_t op =
+        beside ? b.beside("copy out", phase(), Stream::data, listed(move(c, from, to)), reads, writes, waits)
+               : b.op("copy out", phase(), Stream::compute, move(c, from, to), reads, writes, waits);
     b.reserve_here(to);
     if (beside || !forward() || !c.plan.buffer(f.gathered).per_layer) b.release_here(from);
     return op;
@@ -458,11 +480,11 @@ struct UnitHooks::State {
     for (Piece& p : pieces) {
       if (p.f->wire.valid()) {
         const BufferRef sent = ref(p.f->wire, p.offset);
-        work("copy in", move(c, p.x, sent), {p.x}, {sent});
+        work("copy in", listed(move(c, p.x, sent)), {p.x}, {sent});
         if (p.f->accumulated.valid()) b.release_here(p.x);
         p.x = sent;
       } else if (!torch && reduces) {
-        work("copy in", move(c, p.x, p.x), {p.x}, {p.x});
+        work("copy in", listed(move(c, p.x, p.x)), {p.x}, {p.x});
       }
       if (divides) {
         Compute scale = move(c, Kernel::scale, {p.x}, p.x, 1);
@@ -644,6 +666,7 @@ void UnitHooks::before_forward(BlockBuilder& b, const LayerPlace& at) {
   if (s.ahead == 0) s.ask(b, at, 0, 2);
   s.await(b, at, s.ahead);
   if (s.ahead > 0) s.ask(b, at, s.ahead, 2);
+  if (s.c.narrow()) narrow_layer(b, s.c, at.offset, Phase::forward);
 }
 
 void UnitHooks::after_forward(BlockBuilder& b, const LayerPlace& at) {
@@ -671,6 +694,7 @@ void UnitHooks::before_backward(BlockBuilder& b, const LayerPlace& at) {
   if (s.ahead > 0 && !s.behind) s.ask(b, at, s.ahead, 2);
   for (const Unit* u : s.blocks) s.open_gradients(b, *u, at.offset);
   s.zero_layer(b, at.offset);
+  if (s.c.narrow()) narrow_layer(b, s.c, at.offset, Phase::backward_input);
 }
 
 void UnitHooks::after_backward(BlockBuilder& b, const LayerPlace& at) {

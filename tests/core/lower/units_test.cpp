@@ -139,6 +139,44 @@ TEST(Units, TrafficOfDeepSpeed) {
             m * 2 * (2 * large - 2 * (kBlock - 2 * kHidden) + ends) + 2 * small);
 }
 
+/// Ops of the first program's step with a name, each as often as it runs, and the kernels that they launch.
+std::pair<int64_t, int64_t> count(const plan::Plan& p, std::string_view name) {
+  int64_t ops = 0, launches = 0;
+  for (const auto& i : p.programs[0].steps[0].order)
+    plan::for_each_op(p.block(i.block), [&](const plan::Op& op, uint32_t, int64_t, uint32_t) {
+      if (op.name != name) return;
+      ++ops;
+      if (const auto* c = std::get_if<plan::Compute>(&op.body)) launches += c->launches;
+    });
+  return {ops, launches};
+}
+
+TEST(Units, ListsAreCopiedRankByRankAndAwaited) {
+  JobSpec j = job(DataParallel::zero3);
+  const plan::Plan flat = lowered(j);
+  j.strategy.zero.list_collectives = true;
+  const plan::Plan lists = lowered(j);
+  EXPECT_EQ(traffic(lists), traffic(flat));
+  for (const char* copy : {"copy out", "copy in"}) {
+    EXPECT_GT(count(flat, copy).first, 0);
+    EXPECT_GE(count(lists, copy).second, kData * count(flat, copy).second) << copy;
+    EXPECT_EQ(count(lists, copy).second, kData * count(lists, copy).first) << copy;
+  }
+  EXPECT_EQ(count(flat, "synchronize").first, 0);
+  EXPECT_GT(count(lists, "synchronize").first, 0);
+}
+
+TEST(Units, Fp8WeightsAreMadeFromWhatWasGathered) {
+  for (const DataParallel kind : {DataParallel::fsdp, DataParallel::fsdp2}) {
+    JobSpec j = job(kind);
+    const Bytes wide = traffic(lowered(j));
+    j.training.compute_dtype = DType::f8;
+    const plan::Plan narrow = lowered(j);
+    EXPECT_EQ(traffic(narrow), wide);                                                // gathered in 16 bits
+    EXPECT_EQ(count(narrow, "fp8 weights").first, kMicroBatches * kLayers * 2 * 4);  // both passes, four products
+  }
+}
+
 /// One collective for each bucket: as many blocks as fit into it, the rest in one, and the ends.
 TEST(Units, BucketsOfDeepSpeed) {
   auto reductions = [](int64_t elements) {
@@ -260,7 +298,7 @@ TEST(Units, IllegalJobsNameKeyAndLegalValues) {
        [](JobSpec& j) {
          j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::uniform, 2};
        }},
-      {"training.precision", "fp8 products of sharded weights", "bf16", DataParallel::fsdp2,
+      {"training.precision", "fp8 products of weights that DeepSpeed cuts", "bf16", DataParallel::zero3,
        [](JobSpec& j) { j.training.compute_dtype = DType::f8; }},
   };
   for (const Row& row : rows) {

@@ -264,7 +264,7 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     s.fsdp.backward_prefetch = any_of_names(s.fsdp.backward_prefetch);
     s.fsdp.shard_size = between(0, 64), s.fsdp.reshard_after_forward = between(0, 64), s.fsdp.keep_last = between(0, 9);
     s.fsdp.forward_prefetch = coin(), s.fsdp.limit_all_gathers = coin(), s.fsdp.no_sync = coin();
-    s.zero = {between(0, 1 << 30), between(0, 1 << 20), between(0, 1 << 30), between(0, 1 << 30)};
+    s.zero = {between(0, 1 << 30), between(0, 1 << 20), between(0, 1 << 30), between(0, 1 << 30), coin()};
     s.keep_gathered = coin(), s.gradient_copies = any_of_names(s.gradient_copies), s.kept_edges = between(-1, 2);
     const Result<StrategySpec> again = parse_strategy(print_strategy(s), "s.yaml");
     RC_ASSERT(again.ok());
