@@ -250,9 +250,12 @@ void read_rest(Keys& root) {
         "no effect on the plan");
     tp->finish("DeepSpeed");
   }
-  if (const auto n = root.integer("sequence_parallel_size"); n && *n > 1)
-    d.not_carried(root.at("sequence_parallel_size"), root.said("sequence_parallel_size"),
-                  "Ulysses: all-to-alls around attention; not Megatron's sequence parallelism; not built yet");
+  if (const auto n = root.integer("sequence_parallel_size"); n && *n > 1) {
+    d.take(root.at("sequence_parallel_size"), root.said("sequence_parallel_size"), "strategy.context", *n,
+           "Ulysses, which is not Megatron's sequence parallelism");
+    d.take(root.at("sequence_parallel_size"), root.said("sequence_parallel_size"), "strategy.context_exchange",
+           "all_to_all");
+  }
   if (auto ac = root.section("activation_checkpointing")) {
     for (const char* key : {"partition_activations", "cpu_checkpointing", "contiguous_memory_optimization"})
       ac->not_carried_if_on(key, "acts where the model calls DeepSpeed's checkpoint function; not built yet");

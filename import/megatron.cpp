@@ -7,6 +7,7 @@
 
 #include "core/base/text.hpp"
 #include "import/deepspeed.hpp"
+#include "import/keys.hpp"
 
 namespace wt::import {
 
@@ -51,6 +52,31 @@ void read_degrees(MegatronArgs& a) {
            "strategy.tensor_async_backward", a.on("async_tensor_model_parallel_allreduce", true) ? "true" : "false");
 }
 
+/// Of sail-sg's fork: one or two halves a rank, with the memory of 1F1B, a half or a third of it.
+std::string zero_bubble_schedule(MegatronArgs& a) {
+  if (!a.on("zero_bubble_v_schedule")) return "zb-h1";
+  const std::string memory = a.text("zero_bubble_v_schedule_mem_setup").value_or("zb");
+  return memory == "half" ? "v-half" : memory == "min" ? "v-min" : "zb-v";
+}
+
+/// --cp-comm-type, in one word or as a list of one for each layer.
+void read_context(MegatronArgs& a) {
+  Draft& d = a.draft();
+  const auto type = a.text("cp_comm_type"), sizes = a.text("hierarchical_context_parallel_sizes");
+  if (!type || a.integer("context_parallel_size").value_or(1) <= 1) return;
+  std::string word = *type;
+  std::erase_if(word, [](char c) { return c == '[' || c == ']' || c == '\'' || c == '"'; });
+  const std::string_view ours = word == "p2p" || word == "a2a+p2p" ? "ring"
+                                : word == "all_gather"             ? "all_gather"
+                                : word == "a2a"                    ? "all_to_all"
+                                                                   : "";
+  if (ours.empty()) return d.not_carried(a.at("cp_comm_type"), *type, "planned as p2p");
+  d.take(a.at("cp_comm_type"), *type, "strategy.context_exchange", std::string(ours));
+  if (word != "a2a+p2p" || !sizes) return;
+  const auto inner = whole_number(std::string_view(*sizes).substr(0, sizes->find(' ')));
+  if (inner) d.take(a.at("hierarchical_context_parallel_sizes"), *sizes, "strategy.context_all_to_all", *inner);
+}
+
 void read_pipeline(MegatronArgs& a) {
   Draft& d = a.draft();
   const int64_t p = a.integer("pipeline_model_parallel_size").value_or(1);
@@ -88,7 +114,7 @@ void read_pipeline(MegatronArgs& a) {
                 v > 1 ? "virtual stages: interleaved 1F1B" : "1F1B");
   a.take_integer("microbatch_group_size_per_vp_stage", "strategy.group_size");
   if (a.on("enable_zero_bubble"))
-    d.take(a.at("enable_zero_bubble"), "True", "strategy.schedule", a.on("zero_bubble_v_schedule") ? "zbv" : "zb-h1");
+    d.take(a.at("enable_zero_bubble"), "True", "strategy.schedule", zero_bubble_schedule(a));
   const auto first = a.integer("decoder_first_pipeline_num_layers"),
              last = a.integer("decoder_last_pipeline_num_layers");
   if (first)
@@ -351,8 +377,6 @@ void read_not_carried(MegatronArgs& a) {
     const char *field, *off, *why;
   };
   static constexpr Row kRows[] = {
-      {"cp_comm_type", "p2p", "how context-parallel ranks exchange"},
-      {"hierarchical_context_parallel_sizes", "", "not built yet"},
       {"moe_token_dispatcher_type", "", "how tokens reach their experts"},
       {"moe_flex_dispatcher_backend", "", "how tokens reach their experts"},
       {"moe_expert_capacity_factor", "", "tokens over capacity are dropped"},
@@ -384,11 +408,8 @@ void read_not_carried(MegatronArgs& a) {
       {"checkpoint_in_cpu", "False", "saved inputs on the host are not built yet"}};
   for (const Row& r : kRows) {
     const auto text = a.text(r.field);
-    if (!text || *text == r.off || (*text == "['p2p']" && std::string_view(r.off) == "p2p") ||
-        (a.complete && *text == "False"))
-      continue;
+    if (!text || *text == r.off || (a.complete && *text == "False")) continue;
     if (std::string_view(r.field).starts_with("moe_") && a.integer("num_experts").value_or(0) <= 1) continue;
-    if (std::string_view(r.field) == "cp_comm_type" && a.integer("context_parallel_size").value_or(1) == 1) continue;
     a.draft().not_carried(a.at(r.field), *text, r.why);
   }
 }
@@ -400,6 +421,7 @@ void read_megatron(MegatronArgs& a) {
   if (a.has("zero_stage")) a.draft().framework("deepspeed");
   read_megatron_model(a);
   read_degrees(a);
+  read_context(a);
   read_pipeline(a);
   read_data_parallel(a);
   read_precision(a);

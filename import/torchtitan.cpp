@@ -147,6 +147,13 @@ void read_degrees(Parts& p, Draft& d) {
   if (const int64_t etp = count(p, "expert_tensor_parallel_degree", 1); etp > 1)
     take(p, "expert_tensor_parallel_degree", "strategy.expert_tensor", std::to_string(etp));
   const bool cp = count(p, "context_parallel_degree", 1) > 1, ep = count(p, "expert_parallel_degree", 1) > 1;
+  if (Keys* s = p.with("context_parallel_rotate_method"); s && cp) {
+    const std::string word = s->text("context_parallel_rotate_method").value_or("allgather");
+    take(p, "context_parallel_rotate_method", "strategy.context_exchange", word == "alltoall" ? "ring" : "all_gather",
+         word == "alltoall" ? "keys and values pass round" : "");
+  } else if (cp) {
+    d.fall_back("strategy.context_exchange", "all_gather", "context_parallel_rotate_method: allgather");
+  }
   for (const auto& [key, matters] : {std::pair{"context_parallel_load_balancer", cp},
                                      {"context_parallel_rotate_method", cp},
                                      {"expert_parallel_comm_backend", ep}})
@@ -183,10 +190,10 @@ void read_pipeline(Parts& p, Draft& d, bool whole) {
       {"1f1b", {"1f1b", 1}},
       {"gpipe", {"gpipe", 1}},
       {"interleaved1f1b", {"interleaved", 2}},
-      {"loopedbfs", {"looped-bfs", 2}},
+      {"loopedbfs", {"bfs", 2}},
       {"interleavedzerobubble", {"interleaved-zb", 2}},
-      {"zbvzerobubble", {"zbv", 2}},
-      {"dualpipev", {"dualpipev", 2}}};
+      {"zbvzerobubble", {"zb-v", 2}},
+      {"dualpipev", {"dualpipe-v", 2}}};
   const auto row = kSchedules.find(low);
   if (row == kSchedules.end()) {
     if (s)

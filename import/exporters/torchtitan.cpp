@@ -15,7 +15,7 @@ std::string_view spelled_long(DType t) {
 std::string_view schedule_of(const std::string& name) {
   return name == "gpipe"         ? "GPipe"
          : name == "interleaved" ? "Interleaved1F1B"
-         : name == "zbv"         ? "ZBVZeroBubble"
+         : name == "zb-v"        ? "ZBVZeroBubble"
                                  : "1F1B";
 }
 

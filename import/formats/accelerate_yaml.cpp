@@ -85,8 +85,10 @@ void read_parallelism(Keys& root) {
     if (n) d.take(s->at(key), s->said(key), to, *n);
   }
   const auto [sp_key, sp] = size("sp_size");
-  if (sp && *sp > 1)
-    d.not_carried(s->at(sp_key), s->said(sp_key), "Ulysses: all-to-alls around attention; not built yet");
+  if (sp && *sp > 1) {
+    d.take(s->at(sp_key), s->said(sp_key), "strategy.context", *sp, "Ulysses");
+    d.take(s->at(sp_key), s->said(sp_key), "strategy.context_exchange", "all_to_all");
+  }
   for (const char* k :
        {"cp_comm_strategy", "parallelism_config_cp_comm_strategy", "sp_backend", "parallelism_config_sp_backend"})
     s->not_carried(k, "how these ranks exchange");

@@ -161,10 +161,11 @@ TEST(DeepSpeedJson, NothingIsDroppedInSilence) {
       "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8, "zero_quantized_weights": true}})",
                   whole());
   ASSERT_WHOLE(in);
-  for (const char* key : {"sequence_parallel_size", "zero_optimization.zero_hpz_partition_size",
-                          "zero_optimization.zero_quantized_weights"})
+  for (const char* key : {"zero_optimization.zero_hpz_partition_size", "zero_optimization.zero_quantized_weights"})
     EXPECT_EQ(fate_of(in, key), "not_carried") << key;
   EXPECT_FALSE(in.job->strategy.sequence_parallel);  // Ulysses is not Megatron's
+  EXPECT_EQ(in.job->strategy.context, 4);
+  EXPECT_EQ(in.job->strategy.context_exchange, ContextExchange::all_to_all);
   EXPECT_THAT(in.yaml, HasSubstr("# not carried"));
 }
 

@@ -121,6 +121,17 @@ TEST(MegatronArgs, UnknownFlagsHaveTheirLineAndAGuess) {
   EXPECT_THAT(unknown[0]->why, HasSubstr("did you mean '--tensor-model-parallel-size'?"));
 }
 
+TEST(MegatronArgs, ContextParallelExchange) {
+  const auto in =
+      run("--bf16 --context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2");
+  ASSERT_WHOLE(in);
+  EXPECT_EQ(in.job->strategy.context, 4);
+  EXPECT_EQ(in.job->strategy.context_exchange, ContextExchange::ring);
+  EXPECT_EQ(in.job->strategy.context_all_to_all, 2);
+  EXPECT_EQ(run("--bf16 --context-parallel-size 2 --cp-comm-type all_gather").job->strategy.context_exchange,
+            ContextExchange::all_gather);
+}
+
 TEST(MegatronArgs, ExpertsAndLatentAttention) {
   const auto in =
       run("--bf16 --num-experts 16 --moe-router-topk 4 --moe-ffn-hidden-size 256 --moe-layer-freq '([0]*3+[1]*5)' "
