@@ -111,7 +111,6 @@ template <class V>
 void describe(V& v, MeasuredDevice& d) {
   v.text("source", d.source, kRequired);
   v.time("op_overhead", d.op_overhead, kOptional);
-  v.number("communication_share", d.communication_share, 0, 1, kOptional);
   v.list("kernels", d.kernels);
 }
 
@@ -134,6 +133,7 @@ void describe(V& v, TransferCurve& t) {
   v.integer("ranks", t.ranks, Range{2, int64_t{1} << 24}, kRequired);
   v.integer("nodes", t.nodes, kCount, kRequired);
   v.dtype("dtype", t.dtype, kRequired);
+  v.number("device_share", t.device_share, 0, 1, kOptional);
   v.number("error", t.error, 0, 1e6, kOptional);
   v.list("lines", t.lines);
   v.list("points", t.points);

@@ -37,8 +37,6 @@ struct KernelCurve {
 struct MeasuredDevice {
   std::string source;
   Time op_overhead;  // of an op beside its kernel: what issues it, queues it and stamps its times
-  // Share of the device that a transfer takes from a kernel beside it: 1 where the same core does both.
-  double communication_share = 0;
   std::vector<KernelCurve> kernels;
   bool operator==(const MeasuredDevice&) const = default;
 };
@@ -64,7 +62,10 @@ struct TransferCurve {
   TransferKind kind = TransferKind::all_reduce;
   int64_t ranks = 2, nodes = 1;  // of the group, evenly spread
   DType dtype = DType::f32;      // of the elements, which a reduction adds up
-  double error = 0;              // as KernelCurve::error
+  // Share of each device that it takes from a kernel beside it: 1 where the same core does both, little where a slow network
+  // is waited for.
+  double device_share = 0;
+  double error = 0;  // as KernelCurve::error
   std::vector<TransferLine> lines;
   std::vector<TransferPoint> points;
   bool operator==(const TransferCurve&) const = default;

@@ -107,7 +107,6 @@ Result<Calibration> calibrate(const Ranks& ranks, const CalibrateOptions& o) {
   MeasuredDevice& m = c.device.measured.emplace();
   m.source = o.source;
   m.op_overhead = Time::ns(kernels.value().op_overhead.count_ps() / 1000);
-  m.communication_share = 1;  // a CPU rank's transfers are made by threads on its own cores
   m.kernels = std::move(kernels.value().curves);
   c.transfers = std::move(transfers.value());
   for (KernelCurve& k : m.kernels) out.kernels.push_back(fit(k));

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,6 +45,13 @@ Channel channel_of(int64_t rank, int64_t ranks) {
   return c;
 }
 
+/// Of all threads of this process.
+double processor_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 /// One rank's part: launches a chain of (nothing on the compute stream, transfer, nothing ...) and tells the seconds from
 /// one nothing to the next, the median of the repetitions.
 class Chain {
@@ -55,7 +63,11 @@ class Chain {
     out_.assign(bytes, std::byte{0});
   }
 
-  Result<double> run(int64_t bytes, int repetitions) {
+  struct Timed {
+    double seconds = 0;  // of one transfer
+    double busy = 0;     // of them, processor time of a rank
+  };
+  Result<Timed> run(int64_t bytes, int repetitions, size_t ranks_here) {
     const int64_t rank = m_.communicator->rank().v;
     const bool message = case_.kind == TransferKind::message;
     Transfer t;
@@ -81,11 +93,12 @@ class Chain {
     }
     if (!message || sends) t.reads = {&in, 1};
     if (!message || !sends) t.writes = {&out, 1};
-    if (message && rank / 2 * 2 + 1 >= m_.communicator->size()) return 0.0;  // an odd rank is left over
+    if (message && rank / 2 * 2 + 1 >= m_.communicator->size()) return Timed();  // an odd rank is left over
 
     if (const Status s = m_.communicator->barrier(); !s) return s.errors();
     Ticket ticket = 0;
     Device& d = *m_.device;
+    const double before = processor_seconds();
     d.launch({nullptr, "before", {}, {}, {}}, Stream::compute, ticket++);
     for (int i = 0; i < repetitions; ++i) {
       d.wait(stream, ticket - 1);
@@ -94,6 +107,7 @@ class Chain {
       d.launch({nullptr, "between", {}, {}, {}}, Stream::compute, ticket++);
     }
     if (const Status s = d.synchronize(); !s) return s.errors();
+    const double busy = (processor_seconds() - before) / static_cast<double>(ranks_here);
     std::vector<double> periods;
     for (int i = 0; i < repetitions; ++i) {
       const auto a = d.interval(static_cast<Ticket>(2 * i)), b = d.interval(static_cast<Ticket>(2 * i + 2));
@@ -102,7 +116,7 @@ class Chain {
       periods.push_back(1e-12 * static_cast<double>(b.value().begin_ps - a.value().end_ps));
     }
     std::sort(periods.begin(), periods.end());
-    return periods[periods.size() / 2];
+    return Timed{periods[periods.size() / 2], busy / repetitions};
   }
 
  private:
@@ -131,9 +145,10 @@ std::vector<int64_t> sizes(const Ranks& ranks, Extent extent) {
   return out;
 }
 
-int repetitions_of(int64_t bytes, Extent extent) {
+/// A quarter of a second of them, within reason: every rank must come to the same.
+int repetitions_of(double seconds, Extent extent) {
   if (extent == Extent::quick) return 10;
-  return static_cast<int>(std::clamp<int64_t>((int64_t{32} << 20) / bytes, 12, 200));
+  return static_cast<int>(std::clamp(0.25 / std::max(seconds, 1e-6), 3.0, 200.0));
 }
 
 Time microseconds(double seconds) { return Time::ns(std::llround(seconds * 1e9)); }
@@ -174,23 +189,32 @@ Result<std::vector<TransferCurve>> measure_transfers(const Ranks& ranks, DType d
     curve.dtype = dtype;
     const auto channel = static_cast<uint32_t>(std::find(groups.begin(), groups.end(), c.ranks) - groups.begin());
     // Of rank 0 after the mean over all: the same on every process.
-    std::vector<double> seconds;
+    std::vector<Chain::Timed> times;
+    const size_t here = machines.value().size();
     const auto timed = on_every(machines.value(), [&](Machine& m) -> Status {
       Chain chain(m, c, channel, dtype, bytes.back());
       for (const int64_t b : bytes) {
-        (void)chain.run(b, 3);  // memory touched, threads there
-        auto mine = chain.run(b, repetitions_of(b, extent));
+        const auto first = chain.run(b, 3, here);  // memory touched, threads there
+        if (!first) return first.errors();
+        const double about[] = {first.value().seconds};
+        const auto agreed = m.communicator->reduce(about, plan::Reduction::max);
+        if (!agreed) return agreed.errors();
+        auto mine = chain.run(b, repetitions_of(agreed.value()[0], extent), here);
         if (!mine) return mine.errors();
-        const double value[] = {mine.value()};
-        auto mean = m.communicator->reduce(value, plan::Reduction::average);
+        const double values[] = {mine.value().seconds, mine.value().busy};
+        auto mean = m.communicator->reduce(values, plan::Reduction::average);
         if (!mean) return mean.errors();
-        if (m.communicator->rank().v == 0 || machines.value().size() == 1) seconds.push_back(mean.value()[0]);
+        if (m.communicator->rank().v == 0 || here == 1) times.push_back({mean.value()[0], mean.value()[1]});
       }
       return ok_status();
     });
     if (!timed) return timed.errors();
-    for (size_t i = 0; i < bytes.size(); ++i)
-      if (const Time t = microseconds(seconds[i]); t.count_ps() > 0) curve.points.push_back({{bytes[i]}, t});
+    double busy = 0, all = 0;  // of the larger half: small ones are waking and looking
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (const Time t = microseconds(times[i].seconds); t.count_ps() > 0) curve.points.push_back({{bytes[i]}, t});
+      if (2 * i >= bytes.size()) busy += times[i].busy, all += times[i].seconds;
+    }
+    if (all > 0) curve.device_share = std::round(std::min(1.0, busy / all) * 100) / 100;
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
   return curves;

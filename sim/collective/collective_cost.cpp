@@ -90,7 +90,7 @@ struct CollectiveCost::Impl {
     const auto t = measured.estimate(kind, dtype, static_cast<double>(bytes), ranks, nodes);
     if (!t) return std::nullopt;
     return CollectiveEstimate{.time = price_seconds(t->seconds),
-                              .channels = 1,
+                              .channels = std::llround(t->device_share * kWholeDevice),
                               .latency_seconds = t->latency,
                               .bandwidth = t->bandwidth,
                               .measured = true};

@@ -31,11 +31,14 @@ struct GroupShape {
 enum class Algorithm : uint8_t { ring, tree, nvls, nvls_tree, collnet, pat, pairwise };
 enum class Protocol : uint8_t { ll, ll128, simple };
 
+inline constexpr int64_t kWholeDevice = 100;
+
 struct CollectiveEstimate {
   Time time;
   Algorithm algorithm = Algorithm::ring;
   Protocol protocol = Protocol::simple;
-  int64_t channels = 0;                       // blocks that it takes from concurrent compute
+  // Blocks that it takes from concurrent compute; of a measured transfer, its share of the device in kWholeDevice parts.
+  int64_t channels = 0;
   double latency_seconds = 0, bandwidth = 0;  // the two terms: time = latency + bytes / bandwidth (algorithm bandwidth)
   bool measured = false;                      // on this cluster: algorithm and protocol are not known
 };

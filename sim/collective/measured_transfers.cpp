@@ -41,7 +41,7 @@ std::optional<TransferEstimate> MeasuredTransfers::estimate(TransferKind kind, D
     const double until = last ? bytes : std::min(bytes, static_cast<double>(curve->lines[i + 1].from.n));
     const double per_byte = l.bandwidth.n > 0 ? 1 / l.bandwidth.n : 0;
     const double seconds = l.latency.seconds() + per_byte * until;
-    if (seconds >= e.seconds) e = {seconds, l.latency.seconds(), l.bandwidth.n};
+    if (seconds >= e.seconds) e = {seconds, l.latency.seconds(), l.bandwidth.n, curve->device_share};
   }
   if (kind != TransferKind::message && ranks != curve->ranks) {
     // A rank moves (n - 1) / n of the buffer, in steps that grow with n - 1.

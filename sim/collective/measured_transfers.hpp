@@ -12,6 +12,7 @@ namespace wt::sim {
 
 struct TransferEstimate {
   double seconds = 0, latency = 0, bandwidth = 0;  // bandwidth: bytes / second, 0: the time does not grow
+  double device_share = 0;                         // TransferCurve::device_share
 };
 
 class MeasuredTransfers {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/base/text.hpp"
+#include "sim/collective/collective_cost.hpp"
 #include "sim/cost/attention_model.hpp"
 #include "sim/cost/gemm_model.hpp"
 #include "sim/cost/hosts.hpp"
@@ -362,7 +363,8 @@ Status ComputeCost::check(const TrainingSpec& training) const {
 double ComputeCost::slowdown_beside_collective(const Compute& op, int64_t channels) const {
   if (channels <= 0) return 1;
   // What is left of the device; a kernel on a core that is wholly taken stands still but for a trifle.
-  if (impl_->device.measured) return 1 / std::max(1e-4, 1 - impl_->device.measured->communication_share);
+  if (impl_->device.measured)
+    return 1 / std::max(1e-4, 1 - static_cast<double>(channels) / static_cast<double>(kWholeDevice));
   if (!impl_->measured) return 1;
   const Facts& f = impl_->facts;
   const Chip c = impl_->chip(op.dtype);

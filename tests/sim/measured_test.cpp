@@ -24,7 +24,6 @@ MeasuredDevice device() {
   MeasuredDevice d;
   d.source = "test";
   d.op_overhead = Time::us(2);
-  d.communication_share = 1;
   KernelCurve& k = d.kernels.emplace_back();
   k.kernel = "gemm";
   k.latency = Time::us(1);
@@ -77,7 +76,8 @@ TEST(MeasuredKernels, TheDevicesOwnCurvesDecideHostGapsAndOverlap) {
   ASSERT_TRUE(cost.ok()) << to_text(cost.errors());
   EXPECT_EQ(cost.value().device_gap(), Time::us(2));
   EXPECT_EQ(cost.value().host_issue(TrainingSpec()), Time());
-  EXPECT_GE(cost.value().slowdown_beside_collective(product(64, 64, 64), 1), 1e4);  // stands still
+  EXPECT_GE(cost.value().slowdown_beside_collective(product(64, 64, 64), kWholeDevice), 9e3);  // stands still
+  EXPECT_NEAR(cost.value().slowdown_beside_collective(product(64, 64, 64), kWholeDevice / 2), 2, 1e-9);
   EXPECT_EQ(cost.value().slowdown_beside_collective(product(64, 64, 64), 0), 1);
   const CostEstimate e = cost.value().estimate(product(1024, 1024, 1024));
   EXPECT_EQ(e.source, "measured: test");
@@ -90,6 +90,7 @@ TransferCurve curve(TransferKind kind, int64_t ranks, int64_t nodes) {
   t.kind = kind;
   t.ranks = ranks;
   t.nodes = nodes;
+  t.device_share = 0.7;
   t.lines = {{{8}, Time::us(5), {1e9}}, {{65536}, Time::us(10), {10e9}}};
   return t;
 }
@@ -135,7 +136,7 @@ TEST(MeasuredTransfers, ReplaceTheModelOfTheCluster) {
   const CollectiveEstimate e = sum(cost.value(), plan::CollectiveKind::all_reduce);
   EXPECT_TRUE(e.measured);
   EXPECT_EQ(e.time, Time::us(1010));
-  EXPECT_EQ(e.channels, 1);
+  EXPECT_EQ(e.channels, 70);
   EXPECT_EQ(cost.value().estimate_message(10'000'000, {0}, {1}).time, Time::us(1010));
   // What was not measured is still modelled.
   EXPECT_EQ(sum(cost.value(), plan::CollectiveKind::all_gather).time,

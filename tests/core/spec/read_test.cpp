@@ -316,7 +316,6 @@ device:
   measured:
     source: by hand
     op_overhead: 1 us
-    communication_share: 1
     kernels:
       - kernel: gemm
         variant: transpose_b
@@ -336,6 +335,7 @@ transfers:
     ranks: 2
     nodes: 1
     dtype: fp32
+    device_share: 0.5
     lines:
       - {from: 8 B, latency: 5 us, bandwidth: 1 GB/s}
       - {from: 64 KiB, latency: 20 us, bandwidth: 10 GB/s}
