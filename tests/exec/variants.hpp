@@ -1,6 +1,7 @@
 // The strategies that every test of the executor goes through, on the tiny models of tests/reference.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -99,7 +100,7 @@ inline std::vector<Variant> strategies() {
                    j.strategy.context = 4;
                    j.strategy.context_all_to_all = 2;
                  }});
-  all.push_back({"pp2_zb-v", [](JobSpec& j) {
+  all.push_back({"pp2_zb_v", [](JobSpec& j) {
                    cut(j, 1, 2, 1);
                    j.model.tied_embeddings = false;
                    j.strategy.schedule = "zb-v";
@@ -116,6 +117,7 @@ inline std::vector<Variant> strategies() {
       change(probe);
       if (!lower::lower(probe).ok()) continue;
       std::string name = std::string("pp2_") + std::string(schedule->name) + (chunks > 1 ? "_chunks" : "");
+      std::replace(name.begin(), name.end(), '-', '_');  // as names of tests must be
       all.push_back({std::move(name), change});
     }
   return all;
