@@ -455,6 +455,14 @@ Case Builder::build() {
     case Kernel::latent_scatter:
     case Kernel::split_latent:
     case Kernel::join_latent: break;  // no device has them
+    case Kernel::split_qkv:
+    case Kernel::join_qkv:
+    case Kernel::block_attention_forward:
+    case Kernel::block_attention_backward:
+    case Kernel::merge_attention:
+    case Kernel::split_columns:
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence: break;  // held to the training of one rank: tests/exec/parity_test.cpp
   }
   return std::move(c_);
 }
