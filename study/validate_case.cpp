@@ -137,6 +137,18 @@ void read_measured(Section& section, Case& row) {
     if (const auto x = inner.number(key)) row.measured[std::string("derived.") + key] = *x;
 }
 
+MoeSpec read_experts(Section& section) {
+  MoeSpec m;
+  m.experts = section.count("experts").value_or(0);
+  m.top_k = section.count("topk").value_or(0);
+  m.ffn_hidden = section.count("expert_ffn").value_or(0);
+  m.first_dense_layers = section.count("dense_layers", 0).value_or(0);
+  m.layer_period = section.flag("dense_every_other").value_or(false) ? 2 : 1;
+  const int64_t shared = section.count("shared", 0).value_or(0);  // so many of the width of one expert
+  m.shared_ffn_hidden = section.count("shared_ffn", 0).value_or(shared * m.ffn_hidden);
+  return m;
+}
+
 Case read_row(const Node& node, std::map<std::string, int>& unknown) {
   Case row;
   row.line = node.place.line;
@@ -166,8 +178,18 @@ Case read_row(const Node& node, std::map<std::string, int>& unknown) {
   row.seq_len = model.count("seq_len");
   row.gated_mlp = model.flag("gated_mlp");
   row.tied_embeddings = model.flag("tied_embeddings");
-  row.moe = model.present("moe");
-  row.mla = model.present("mla");
+  Section moe(row, model.present("moe") ? model.get("moe") : nullptr, "model.moe"),
+      mla(row, model.present("mla") ? model.get("mla") : nullptr, "model.mla");
+  if (model.present("moe")) row.moe = read_experts(moe);
+  if (model.present("mla")) {
+    MlaSpec m;
+    m.q_lora_rank = mla.count("q_lora").value_or(0);
+    m.kv_lora_rank = mla.count("kv_lora").value_or(0);
+    m.qk_nope_head_dim = mla.count("qk_nope").value_or(0);
+    m.qk_rope_head_dim = mla.count("qk_rope").value_or(0);
+    m.v_head_dim = mla.count("v_head").value_or(0);
+    row.mla = m;
+  }
   row.mtp_layers = model.count("mtp_layers", 0).value_or(0);
 
   Section hardware(row, top.get("hardware"), "hardware");
@@ -225,7 +247,7 @@ Case read_row(const Node& node, std::map<std::string, int>& unknown) {
     for (const Node& field : fields->items) row.unknown_fields.push_back(text_of(&field));
 
   if (row.cluster.empty()) row.cluster = row.id;
-  for (const Section* s : {&top, &source, &model, &hardware, &parallel, &batch, &measured, &check})
+  for (const Section* s : {&top, &source, &model, &moe, &mla, &hardware, &parallel, &batch, &measured, &check})
     s->report_unknown(unknown);
   return row;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/result.hpp"
+#include "core/spec/specs.hpp"
 
 namespace wt::study {
 
@@ -22,7 +23,8 @@ struct Case {
   std::string model, attention;
   std::optional<int64_t> layers, hidden, ffn_hidden, heads, kv_heads, head_dim, vocab, seq_len;
   std::optional<bool> gated_mlp, tied_embeddings;
-  bool moe = false, mla = false;
+  std::optional<MoeSpec> moe;
+  std::optional<MlaSpec> mla;
   int64_t mtp_layers = 0;
 
   std::string gpu, intra, inter;

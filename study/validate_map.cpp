@@ -290,14 +290,24 @@ std::string fp8_recipe_of(const Case& row, std::vector<std::string>& assumptions
   return "delayed";
 }
 
+/// What of a row's experts and latent attention cannot be run.
+std::string experts_not_built(const Case& row) {
+  if (!row.moe && row.ep.value_or(1) > 1) return "the experts are not published";
+  if ((row.moe || row.mla) && precision_of(row.precision) == "fp8")
+    return "fp8 products of experts and latent attention are not built yet";
+  if (!row.moe) return "";
+  if (row.moe->experts < 1 || row.moe->top_k < 1 || row.moe->ffn_hidden < 1) return "the experts are not published";
+  if (row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) return "experts in sharded units are not built yet";
+  return "";
+}
+
 /// The rows that no engine of this version can run, by what they need.
 std::string not_built(const Case& row) {
   if (!row.fault.empty()) return row.fault;
   if (row.tier == "D") return "tier D: not simulatable";
   if (!row.layers || !row.hidden || !row.heads || !row.vocab || !row.seq_len)
     return "the model's shape is not published";
-  if (row.moe || row.ep.value_or(1) > 1) return "mixture of experts is not built yet";
-  if (row.mla) return "multi-head latent attention is not built yet";
+  if (const std::string experts = experts_not_built(row); !experts.empty()) return experts;
   if (row.mtp_layers > 0) return "multi-token prediction is not built yet";
   if ((row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) && row.pp.value_or(1) > 1)
     return "sharded weights on pipeline stages are not built yet";
@@ -345,6 +355,23 @@ YAML::Node model_of(const Case& row, std::vector<std::string>& assumptions) {
   m["heads"] = heads;
   m["kv_heads"] = row.kv_heads.value_or(heads);
   m["head_dim"] = row.head_dim.value_or(*row.hidden / heads);
+  if (row.mla) {
+    m["kv_heads"] = heads;
+    m["head_dim"] = row.mla->qk_nope_head_dim + row.mla->qk_rope_head_dim;
+    m["mla"]["q_lora_rank"] = row.mla->q_lora_rank;
+    m["mla"]["kv_lora_rank"] = row.mla->kv_lora_rank;
+    m["mla"]["qk_nope_head_dim"] = row.mla->qk_nope_head_dim;
+    m["mla"]["qk_rope_head_dim"] = row.mla->qk_rope_head_dim;
+    m["mla"]["v_head_dim"] = row.mla->v_head_dim;
+  }
+  if (row.moe) {
+    m["moe"]["experts"] = row.moe->experts;
+    m["moe"]["top_k"] = row.moe->top_k;
+    m["moe"]["ffn_hidden"] = row.moe->ffn_hidden;
+    m["moe"]["shared_ffn_hidden"] = row.moe->shared_ffn_hidden;
+    m["moe"]["first_dense_layers"] = row.moe->first_dense_layers;
+    m["moe"]["layer_period"] = row.moe->layer_period;
+  }
   m["vocab"] = *row.vocab;
   m["max_context"] = *row.seq_len;
   m["gated_mlp"] = gated;
@@ -527,6 +554,15 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
   strategy["pipeline"] = *pp;
   if (cp > 1) strategy["context"] = cp;
   strategy["sequence_parallel"] = row.sp.value_or(false) && *tp > 1;
+  if (row.moe) {
+    strategy["expert"] = row.ep.value_or(1);
+    if (row.etp) strategy["experts"]["tensor"] = *row.etp;
+    if (*tp > 1 && !row.sp.value_or(false)) {
+      strategy["sequence_parallel"] = true;
+      out.assumptions.push_back("sequence parallelism: Megatron trains experts with tensor parallelism only with it");
+    }
+    out.assumptions.push_back("every expert gets as many tokens as any other");
+  }
   training["seq_len"] = *row.seq_len;
   training["precision"] = precision_of(row.precision);
   if (training["precision"].Scalar() == "fp8") training["fp8_recipe"] = fp8_recipe_of(row, out.assumptions);
