@@ -24,7 +24,7 @@ void read_degrees(MegatronArgs& a) {
     if (a.integer("num_experts").value_or(0) <= 1)
       d.ignore(a.at("expert_tensor_parallel_size"), a.said("expert_tensor_parallel_size"), "no experts");
     else
-      d.take(a.at("expert_tensor_parallel_size"), a.said("expert_tensor_parallel_size"), "strategy.expert_tensor",
+      d.take(a.at("expert_tensor_parallel_size"), a.said("expert_tensor_parallel_size"), "strategy.experts.tensor",
              *etp);
   }
   for (const char* old : {"model_parallel_size", "batch_size", "warmup"})

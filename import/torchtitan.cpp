@@ -145,7 +145,7 @@ void read_degrees(Parts& p, Draft& d) {
   if (p.with("expert_parallel_degree"))
     take(p, "expert_parallel_degree", "strategy.expert", std::to_string(count(p, "expert_parallel_degree", 1)));
   if (const int64_t etp = count(p, "expert_tensor_parallel_degree", 1); etp > 1)
-    take(p, "expert_tensor_parallel_degree", "strategy.expert_tensor", std::to_string(etp));
+    take(p, "expert_tensor_parallel_degree", "strategy.experts.tensor", std::to_string(etp));
   const bool cp = count(p, "context_parallel_degree", 1) > 1, ep = count(p, "expert_parallel_degree", 1) > 1;
   if (Keys* s = p.with("context_parallel_rotate_method"); s && cp) {
     const std::string word = s->text("context_parallel_rotate_method").value_or("allgather");

@@ -158,7 +158,8 @@ Case read_row(const Node& node, std::map<std::string, int>& unknown) {
   row.tier = top.text("tier");
   row.cluster = top.text("cluster");
   row.task = top.text("task");
-  top.ignore({"confidence", "notes", "n_params"});
+  row.notes = top.text("notes");
+  top.ignore({"confidence", "n_params"});
 
   Section source(row, top.get("source"), "source");
   row.title = source.text("title");

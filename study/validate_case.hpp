@@ -16,7 +16,7 @@ namespace wt::study {
 
 /// One row. Counts are of ranks, layers, sequences or tokens as their names say.
 struct Case {
-  std::string id, group, tier, cluster, task, title, where;
+  std::string id, group, tier, cluster, task, title, where, notes;
   int64_t year = 0;  // 0: not given
   int line = 0;      // of the file
 

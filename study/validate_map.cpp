@@ -150,7 +150,7 @@ bool condition_holds(const Case& row, const std::string& key, const YAML::Node& 
       {"overlap", &row.overlap},     {"model", &row.model},
       {"recompute", &row.recompute}, {"gpu", &row.gpu},
       {"schedule", &row.schedule},   {"attention_kernel", &row.attention_kernel},
-      {"where", &row.where}};
+      {"where", &row.where},         {"notes", &row.notes}};
   for (const auto& [name, field] : fields)
     if (key == name) {
       const std::vector<std::string> pieces = texts(wanted);
@@ -293,12 +293,19 @@ std::string fp8_recipe_of(const Case& row, std::vector<std::string>& assumptions
 /// What of a row's experts and latent attention cannot be run.
 std::string experts_not_built(const Case& row) {
   if (!row.moe && row.ep.value_or(1) > 1) return "the experts are not published";
-  if ((row.moe || row.mla) && precision_of(row.precision) == "fp8")
-    return "fp8 products of experts and latent attention are not built yet";
+  if (row.mla && precision_of(row.precision) == "fp8") return "fp8 products of latent attention are not built yet";
   if (!row.moe) return "";
   if (row.moe->experts < 1 || row.moe->top_k < 1 || row.moe->ffn_hidden < 1) return "the experts are not published";
   if (row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) return "experts in sharded units are not built yet";
   return "";
+}
+
+/// Nodes of a job of several NVLink domains are placed in equal segments, each inside one domain: as many as divide them
+/// (Megatron-Bridge scripts/performance/utils/executors.py, slurm_executor: --segment).
+int64_t segment_of(int64_t nodes, int64_t most) {
+  int64_t segment = std::max<int64_t>(1, most);
+  while (nodes % segment != 0) --segment;
+  return segment;
 }
 
 /// The rows that no engine of this version can run, by what they need.
@@ -549,6 +556,11 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
   job["cluster"]["nodes"] = nodes;
   job["cluster"]["node"]["devices"] = per_node;
   if (fabrics.size() == 1) job["cluster"]["fabric"] = fabrics.front();
+  if (const int64_t whole = row.nvlink_domain.value_or(0); whole > per_node && *row.gpus > whole) {
+    const int64_t segment = segment_of(nodes, whole / per_node);
+    job["cluster"]["node"]["scale_up"]["domain"] = segment * per_node;
+    out.assumptions.push_back(fmt::format("placed in segments of {} nodes, each in one NVLink domain", segment));
+  }
   YAML::Node strategy, training;
   strategy["tensor"] = *tp;
   strategy["pipeline"] = *pp;

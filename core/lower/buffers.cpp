@@ -138,7 +138,8 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
   }
   q.weight = c.add_buffer(w);
   q.gradient = c.add_buffer(std::move(g));
-  const bool product = per_layer && w.shape.size() == 2;
+  // The router's products stay as they are.
+  const bool product = per_layer && w.shape.size() >= 2 && name != "router";
   if (c.narrow() && product) {
     w.view = false;
     w.role = Role::copy;

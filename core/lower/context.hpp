@@ -78,6 +78,7 @@ struct ExpertBuffers {
   BufferId weights, experts;                    // of the choices of each row
   BufferId rows, row_weights, fc1, activation;  // of the experts of this rank
   BufferId shared_fc1, shared_activation;
+  BufferId rows_f8, activation_f8, shared_in_f8, shared_activation_f8;  // fp8 products
 };
 
 /// What context parallelism leaves for the backward in the place of qkv.
@@ -126,6 +127,7 @@ struct ExpertTransients {
   BufferId logits, counts, all_counts, out, mixed, sum;
   BufferId shared_full, shared_out, shared_sum, d_shared_full, d_shared_activation, d_shared_fc1, d_shared_in_full,
       d_shared_in;
+  BufferId d_out_f8, d_fc1_f8, shared_full_f8, d_shared_f8, d_shared_full_f8, d_shared_fc1_f8;  // fp8 products
   BufferId d_out, d_activation, d_fc1, d_rows, d_row_weights, d_weights, d_logits, d_routed, d_router, d_sum, d_x;
 };
 
@@ -284,6 +286,15 @@ struct Context {
 
 /// Times that a 16-bit tensor is read to make its 8-bit copies: a scale of its own maximum needs a pass before the cast.
 inline int64_t narrowing_passes(const Context& c) { return c.training().fp8_recipe == Fp8Recipe::current ? 2 : 1; }
+/// Calls f(first, layers, kind) for each run of layers of one kind.
+template <class F>
+void each_run(const ChunkPart& part, F&& f) {
+  for (size_t i = 0, end = 0; i < part.kinds.size(); i = end) {
+    while (end < part.kinds.size() && part.kinds[end] == part.kinds[i]) ++end;
+    f(static_cast<int64_t>(i), static_cast<int64_t>(end - i), part.kinds[i]);
+  }
+}
+
 /// Standard deviations of initial weights; of those that write to the residual stream.
 inline constexpr double kSigma = 0.02;
 inline double output_sigma(const ModelSpec& m) { return kSigma / std::sqrt(2.0 * static_cast<double>(m.layers)); }
@@ -487,7 +498,7 @@ void unit_step_blocks(Context&, ChunkPart&);
 /// the rank.
 void optimizer_blocks(Context&, ChunkPart&);
 /// fp8 products: the 8-bit weights of one layer, made once in a step; of what is gathered, once for each pass.
-void narrow_layer(BlockBuilder&, const Context&, int offset, plan::Phase = plan::Phase::optimizer);
+void narrow_layer(BlockBuilder&, const Context&, LayerKind, int offset, plan::Phase = plan::Phase::optimizer);
 struct RankBlocks {
   BlockId setup, begin, norm;
 };

@@ -37,7 +37,7 @@ class GatherHooks final : public LayerHooks {
   }
   void before_forward(BlockBuilder& b, const LayerPlace& at) override {
     if (part_.split_buckets) need_all(b, [&](const auto& m) { return m.layer == at.layer; });
-    if (c_.narrow()) narrow_layer(b, c_, at.offset);
+    if (c_.narrow()) narrow_layer(b, c_, part_.kinds[static_cast<size_t>(at.layer)], at.offset);
   }
   void finish(BlockBuilder& b) { need(b, 0); }  // the head reads bucket 0
 

@@ -46,6 +46,14 @@ const Variant kModels[] = {
      }},
     {"dense_first", [](JobSpec& j) { j.model.moe->first_dense_layers = 1; }},
     {"every_second", [](JobSpec& j) { j.model.moe->layer_period = 2; }},
+    {"fp8",  // the interpreter rounds nothing: 8-bit copies must be those of what the products read
+     [](JobSpec& j) {
+       j.model.moe->shared_ffn_hidden = 8;
+       j.model.moe->first_dense_layers = 1;
+       j.training.param_dtype = DType::bf16;
+       j.training.compute_dtype = DType::f8;
+       j.training.master_weights = true;
+     }},
     {"dropping_counts", [](JobSpec& j) { j.strategy.experts.dropless = false; }},
 };
 

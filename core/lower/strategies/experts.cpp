@@ -32,7 +32,7 @@ using plan::Scope;
 using plan::Stream;
 
 LayerKind kind_of(const ModelSpec& m, int64_t layer) {
-  return m.moe && m.moe->of_layer(layer) ? LayerKind::experts : LayerKind::dense;
+  return m.moe && m.moe->layer_period > 0 && m.moe->of_layer(layer) ? LayerKind::experts : LayerKind::dense;
 }
 
 bool has_layers(const ModelSpec& m, LayerKind kind) {
@@ -75,8 +75,6 @@ std::vector<ExpertFault> expert_faults(const JobSpec& j) {
   if (s.tensor > 1 && !s.sequence_parallel)
     add("strategy.sequence_parallel", "experts with tensor > 1 need it (Megatron refuses the rest)", "legal: true");
   if (s.keep_gathered) add("strategy.keep_gathered", "with experts cannot be planned yet", "legal: false");
-  if (j.training.compute_dtype == DType::f8)
-    add("training.precision", "fp8 products of experts cannot be planned yet", "legal: bf16, fp16, fp32");
   if (s.experts.dispatcher != Dispatcher::all_to_all)
     add("strategy.experts.dispatcher", "cannot be planned yet", "legal: all_to_all");
   const bool mixed = has_layers(j.model, LayerKind::dense);
@@ -241,18 +239,31 @@ void make_expert_layer(Context& c, LayerBuffers& l, const std::string& suffix, S
     return make(c, name + suffix, Role::activation, scope, dtype, std::move(shape));
   };
   ExpertBuffers& m = l.moe;
+  // With fp8 products the 8-bit inputs are kept; the 16-bit ones go as soon as they are cast.
+  const bool f8 = c.narrow();
+  auto wide = [&](const char* name, std::vector<int64_t> shape) {
+    return make(c, name + suffix, Role::activation, f8 ? Scope::invocation : scope, c.act, std::move(shape));
+  };
+  if (f8) {
+    m.rows_f8 = kept("expert_in_f8", DType::f8, {n.expert_rows, n.h});
+    m.activation_f8 = kept("expert_activation_f8", DType::f8, {n.expert_rows, n.expert_ffn});
+  }
   // Megatron's router keeps the probabilities and the map of all experts (topk_routing_with_score_function).
   m.router_probs = kept("router_probs", DType::f32, {n.rows, n.experts});
   m.router_map = kept("router_map", DType::u8, {n.rows, n.experts});
   m.weights = kept("route_weights", DType::f32, {n.rows, n.top_k});
   m.experts = kept("route_experts", DType::i32, {n.rows, n.top_k});
-  m.rows = kept("expert_in", c.act, {n.expert_rows, n.h});
+  m.rows = wide("expert_in", {n.expert_rows, n.h});
   m.row_weights = kept("expert_weights", DType::f32, {n.expert_rows});
   m.fc1 = kept("expert_fc1_out", c.act, {n.expert_rows, n.expert_fc1});
-  m.activation = kept("expert_activation_out", c.act, {n.expert_rows, n.expert_ffn});
+  m.activation = wide("expert_activation_out", {n.expert_rows, n.expert_ffn});
   if (n.shared_ffn == 0) return;
+  if (f8) {
+    m.shared_in_f8 = kept("shared_in_f8", DType::f8, {n.rows, n.h});
+    m.shared_activation_f8 = kept("shared_activation_f8", DType::f8, {n.tokens, n.shared_ffn});
+  }
   m.shared_fc1 = kept("shared_fc1_out", c.act, {n.tokens, n.shared_fc1});
-  m.shared_activation = kept("shared_activation_out", c.act, {n.tokens, n.shared_ffn});
+  m.shared_activation = wide("shared_activation_out", {n.tokens, n.shared_ffn});
 }
 
 void make_expert_transients(Context& c) {
@@ -284,6 +295,12 @@ void make_expert_transients(Context& c) {
   x.logits = tmp("router_logits", DType::f32, {n.rows, n.experts});
   x.counts = tmp("expert_counts", DType::i32, {n.experts});
   x.all_counts = tmp("all_expert_counts", DType::i32, {n.experts * n.ep * n.etp});
+  const bool f8 = c.narrow();
+  auto narrow = [&](const char* name, int64_t count, int64_t columns) { return tmp(name, DType::f8, {count, columns}); };
+  if (f8) {
+    x.d_out_f8 = narrow("d_expert_out_f8", n.expert_rows, n.h);
+    x.d_fc1_f8 = narrow("d_expert_fc1_f8", n.expert_rows, n.expert_fc1);
+  }
   x.out = rows("expert_out", n.expert_rows, n.h);
   x.mixed = rows("experts_mixed", n.rows, n.h);
   x.d_out = rows("d_expert_out", n.expert_rows, n.h);
@@ -297,6 +314,12 @@ void make_expert_transients(Context& c) {
   x.d_router = rows("d_router", n.rows, n.h);
   x.d_x = rows("d_experts_in", n.rows, n.h);
   if (n.shared_ffn == 0) return;
+  if (f8) {
+    x.shared_full_f8 = narrow("shared_full_f8", n.tokens, n.h);
+    x.d_shared_f8 = narrow("d_shared_f8", n.rows, n.h);
+    x.d_shared_full_f8 = narrow("d_shared_full_f8", n.tokens, n.h);
+    x.d_shared_fc1_f8 = narrow("d_shared_fc1_f8", n.tokens, n.shared_fc1);
+  }
   x.sum = rows("experts_sum", n.rows, n.h);
   x.shared_full = rows("shared_full", n.tokens, n.h);
   x.shared_out = rows("shared_out", n.tokens, n.h);
@@ -448,9 +471,9 @@ Compute activation(const Context& c, Kernel kernel, int64_t rows, int64_t wide, 
 }
 
 /// The products of all experts of the rank. The library is called once for each (TE's multi-stream cuBLAS).
-Compute products(const Context& c, int64_t m, int64_t n, int64_t k, DType out, bool transpose_a, bool transpose_b,
+Compute products(const Context& c, DType in, int64_t m, int64_t n, int64_t k, DType out, bool transpose_a, bool transpose_b,
                  bool accumulate) {
-  Compute op = grouped_gemm(c.n.local_experts, m, n, k, c.act, out, transpose_a, transpose_b, accumulate);
+  Compute op = grouped_gemm(c.n.local_experts, m, n, k, in, out, transpose_a, transpose_b, accumulate);
   op.launches = static_cast<uint16_t>(c.n.local_experts);
   return op;
 }
@@ -459,12 +482,15 @@ BufferRef shared_forward(BlockBuilder& b, const Context& c, const LayerBuffers& 
                          bool to_last_kept) {
   const Sizes& n = c.n;
   const ExpertTransients& t = c.expert;
-  const BufferRef full = enter_region(b, c, x, ref(t.shared_full, j), phase);
+  const BufferRef read = narrowed(b, c, phase, x, ref(l.moe.shared_in_f8, j));
+  const BufferRef full = enter_region(b, c, read, ref(c.narrow() ? t.shared_full_f8 : t.shared_full, j), phase);
   linear(b, c, "shared fc1", phase, full, c.id.shared_fc1, -1, j, ref(l.moe.shared_fc1, j), n.shared_fc1, n.h);
   b.compute("shared activation", phase, activation(c, Kernel::activation_forward, n.tokens, n.shared_fc1, n.shared_ffn),
             {ref(l.moe.shared_fc1, j)}, {ref(l.moe.shared_activation, j)});
+  const BufferRef activated =
+      narrowed(b, c, phase, ref(l.moe.shared_activation, j), ref(l.moe.shared_activation_f8, j));
   if (to_last_kept) return {};
-  linear(b, c, "shared fc2", phase, ref(l.moe.shared_activation, j), c.id.shared_fc2, -1, j, ref(t.shared_out, j), n.h,
+  linear(b, c, "shared fc2", phase, activated, c.id.shared_fc2, -1, j, ref(t.shared_out, j), n.h,
          n.shared_ffn);
   return leave_region(b, c, ref(t.shared_out, j), ref(t.shared_sum, j), phase);
 }
@@ -473,18 +499,22 @@ BufferRef shared_backward(BlockBuilder& b, const Context& c, const LayerBuffers&
   const Sizes& n = c.n;
   const ExpertTransients& t = c.expert;
   const Phase input = Phase::backward_input;
-  const BufferRef d_full = enter_region(b, c, d, ref(t.d_shared_full, j), input);
+  const bool f8 = c.narrow();
+  const BufferRef d_read = narrowed(b, c, input, d, ref(t.d_shared_f8, j));
+  const BufferRef d_full = enter_region(b, c, d_read, ref(f8 ? t.d_shared_full_f8 : t.d_shared_full, j), input);
   linear_input(b, c, "shared fc2 dgrad", d_full, c.id.shared_fc2, j, ref(t.d_shared_activation, j), n.h, n.shared_ffn);
-  linear_weight(b, c, "shared fc2 wgrad", d_full, ref(l.moe.shared_activation, j), c.id.shared_fc2, -1, j, n.h,
+  linear_weight(b, c, "shared fc2 wgrad", d_full, ref(f8 ? l.moe.shared_activation_f8 : l.moe.shared_activation, j), c.id.shared_fc2, -1, j, n.h,
                 n.shared_ffn, 0);
   b.compute("shared activation backward", input,
             activation(c, Kernel::activation_backward, n.tokens, n.shared_fc1, n.shared_ffn),
             {ref(t.d_shared_activation, j), ref(l.moe.shared_fc1, j)}, {ref(t.d_shared_fc1, j)});
-  const BufferRef full = enter_region(b, c, x, ref(t.shared_full, j), input);
-  linear_input(b, c, "shared fc1 dgrad", ref(t.d_shared_fc1, j), c.id.shared_fc1, j, ref(t.d_shared_in_full, j),
+  const BufferRef full = enter_region(b, c, f8 ? ref(l.moe.shared_in_f8, j) : x,
+                                      ref(f8 ? t.shared_full_f8 : t.shared_full, j), input);
+  const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_shared_fc1, j), ref(t.d_shared_fc1_f8, j));
+  linear_input(b, c, "shared fc1 dgrad", d_fc1, c.id.shared_fc1, j, ref(t.d_shared_in_full, j),
                n.shared_fc1, n.h);
   const BufferRef out = leave_region(b, c, ref(t.d_shared_in_full, j), ref(t.d_shared_in, j), input);
-  linear_weight(b, c, "shared fc1 wgrad", ref(t.d_shared_fc1, j), full, c.id.shared_fc1, -1, j, n.shared_fc1, n.h, 0);
+  linear_weight(b, c, "shared fc1 wgrad", d_fc1, full, c.id.shared_fc1, -1, j, n.shared_fc1, n.h, 0);
   return out;
 }
 
@@ -502,14 +532,17 @@ BufferRef experts_forward(BlockBuilder& b, const Context& c, const LayerBuffers&
   dispatch(b, c, phase, j, t.forward, {x, ref(m.weights, j)}, ref(m.experts, j),
            {ref(m.rows, j), ref(m.row_weights, j)});
   const int64_t rows = n.expert_rows / n.local_experts;
-  b.compute("expert fc1", phase, products(c, rows, n.expert_fc1, n.h, c.act, false, true, false),
-            {ref(m.rows, j), c.weight(c.id.expert_fc1, j)}, {ref(m.fc1, j)});
+  const DType in = c.narrow() ? DType::f8 : c.act;
+  const BufferRef read = narrowed(b, c, phase, ref(m.rows, j), ref(m.rows_f8, j));
+  b.compute("expert fc1", phase, products(c, in, rows, n.expert_fc1, n.h, c.act, false, true, false),
+            {read, c.operand(c.id.expert_fc1, j)}, {ref(m.fc1, j)});
   b.compute("expert activation", phase,
             activation(c, Kernel::expert_activation_forward, n.expert_rows, n.expert_fc1, n.expert_ffn),
             {ref(m.fc1, j), ref(m.row_weights, j)}, {ref(m.activation, j)});
+  const BufferRef activated = narrowed(b, c, phase, ref(m.activation, j), ref(m.activation_f8, j));
   if (to_last_kept) return {};
-  b.compute("expert fc2", phase, products(c, rows, n.h, n.expert_ffn, c.act, false, true, false),
-            {ref(m.activation, j), c.weight(c.id.expert_fc2, j)}, {ref(t.out, j)});
+  b.compute("expert fc2", phase, products(c, in, rows, n.h, n.expert_ffn, c.act, false, true, false),
+            {activated, c.operand(c.id.expert_fc2, j)}, {ref(t.out, j)});
   combine(b, c, phase, j, t.forward, {ref(t.out, j), {}}, ref(m.experts, j), {ref(t.mixed, j), {}});
   if (!shared) return ref(t.mixed, j);
   if (beside) also = shared_forward(b, c, l, j, phase, x, to_last_kept);
@@ -525,18 +558,22 @@ BufferRef experts_backward(BlockBuilder& b, const Context& c, const LayerBuffers
   const bool fresh = c.fresh_gradients;
   const int64_t rows = n.expert_rows / n.local_experts;
   dispatch(b, c, input, j, t.backward, {d, {}}, ref(m.experts, j), {ref(t.d_out, j), {}});
-  b.compute("expert fc2 dgrad", input, products(c, rows, n.expert_ffn, n.h, c.act, false, false, false),
-            {ref(t.d_out, j), c.weight(c.id.expert_fc2, j)}, {ref(t.d_activation, j)});
+  const bool f8 = c.narrow();
+  const DType in = f8 ? DType::f8 : c.act;
+  const BufferRef d_out = narrowed(b, c, input, ref(t.d_out, j), ref(t.d_out_f8, j));
+  b.compute("expert fc2 dgrad", input, products(c, in, rows, n.expert_ffn, n.h, c.act, false, false, false),
+            {d_out, c.operand(c.id.expert_fc2, j)}, {ref(t.d_activation, j)});
   b.compute("expert fc2 wgrad", Phase::backward_weight,
-            products(c, n.h, n.expert_ffn, rows, c.grad, true, false, !fresh), {ref(t.d_out, j), ref(m.activation, j)},
+            products(c, in, n.h, n.expert_ffn, rows, c.grad, true, false, !fresh), {d_out, ref(f8 ? m.activation_f8 : m.activation, j)},
             {c.gradient(c.id.expert_fc2, j)});
   b.compute("expert activation backward", input,
             activation(c, Kernel::expert_activation_backward, n.expert_rows, n.expert_fc1, n.expert_ffn),
             {ref(t.d_activation, j), ref(m.fc1, j), ref(m.row_weights, j)}, {ref(t.d_fc1, j), ref(t.d_row_weights, j)});
-  b.compute("expert fc1 dgrad", input, products(c, rows, n.h, n.expert_fc1, c.act, false, false, false),
-            {ref(t.d_fc1, j), c.weight(c.id.expert_fc1, j)}, {ref(t.d_rows, j)});
+  const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_fc1, j), ref(t.d_fc1_f8, j));
+  b.compute("expert fc1 dgrad", input, products(c, in, rows, n.h, n.expert_fc1, c.act, false, false, false),
+            {d_fc1, c.operand(c.id.expert_fc1, j)}, {ref(t.d_rows, j)});
   b.compute("expert fc1 wgrad", Phase::backward_weight,
-            products(c, n.expert_fc1, n.h, rows, c.grad, true, false, !fresh), {ref(t.d_fc1, j), ref(m.rows, j)},
+            products(c, in, n.expert_fc1, n.h, rows, c.grad, true, false, !fresh), {d_fc1, ref(f8 ? m.rows_f8 : m.rows, j)},
             {c.gradient(c.id.expert_fc1, j)});
   combine(b, c, input, j, t.backward, {ref(t.d_rows, j), ref(t.d_row_weights, j)}, ref(m.experts, j),
           {ref(t.d_routed, j), ref(t.d_weights, j)});

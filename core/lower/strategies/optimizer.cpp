@@ -44,8 +44,10 @@ void zero_block(Context& c, ChunkPart& part, const std::string& name) {
 void narrow_block(Context& c, ChunkPart& part, const std::string& name) {
   if (!c.narrow() || part.layers == 0) return;
   BlockBuilder b(c.plan, "cast weights " + name, part.id, BlockBuilder::Lifetimes::other);
-  b.segment(0, 1, part.layers);
-  narrow_layer(b, c, 0);
+  each_run(part, [&](int64_t first, int64_t layers, LayerKind kind) {
+    b.segment(first, 1, layers);
+    narrow_layer(b, c, kind, 0);
+  });
   part.narrow_weights = c.add_block(b.finish());
 }
 
@@ -196,10 +198,10 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
 
 }  // namespace
 
-void narrow_layer(BlockBuilder& b, const Context& c, int offset, Phase phase) {
+void narrow_layer(BlockBuilder& b, const Context& c, LayerKind kind, int offset, Phase phase) {
   for (size_t k = 0; k < c.parameters.size(); ++k) {
     const Parameter& q = c.parameters[k];
-    if (!q.narrow.valid()) continue;
+    if (!q.narrow.valid() || !c.of_layer(static_cast<int>(k), kind)) continue;
     const int64_t passes = narrowing_passes(c);
     Compute op = flat(Kernel::cast, DType::f8, q.elements, passes * q.elements * size_of(c.act), 2 * q.elements, 2);
     op.launches = static_cast<uint16_t>(passes);

@@ -68,14 +68,16 @@ void setup_blocks(Context& c, ChunkPart& part) {
       each_loaded(b, release);
       reached(b, "weights loaded", Phase::load);
     }
-    if (!c.narrow() || part.layers == 0) return;
-    b.segment(0, 1, part.layers);
-    b.op("fp8 weights", Phase::load, Stream::compute, plan::Join{}, {}, {});
-    for (const Parameter& q : c.parameters)
-      if (q.narrow.valid()) {
-        b.reserve_here(ref(q.narrow));
-        b.reserve_here(ref(q.narrow_transposed));
-      }
+    if (!c.narrow()) return;
+    each_run(part, [&](int64_t first, int64_t layers, LayerKind kind) {
+      b.segment(first, 1, layers);
+      b.op("fp8 weights", Phase::load, Stream::compute, plan::Join{}, {}, {});
+      for (size_t k = 0; k < c.parameters.size(); ++k)
+        if (const Parameter& q = c.parameters[k]; q.narrow.valid() && c.of_layer(static_cast<int>(k), kind)) {
+          b.reserve_here(ref(q.narrow));
+          b.reserve_here(ref(q.narrow_transposed));
+        }
+    });
   });
   // Megatron and DDP allocate gradient buffers with the model; DeepSpeed's appear with the first backward.
   const bool late_gradients = c.strategy().data_parallel == DataParallel::zero1;

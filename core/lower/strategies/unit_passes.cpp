@@ -666,7 +666,7 @@ void UnitHooks::before_forward(BlockBuilder& b, const LayerPlace& at) {
   if (s.ahead == 0) s.ask(b, at, 0, 2);
   s.await(b, at, s.ahead);
   if (s.ahead > 0) s.ask(b, at, s.ahead, 2);
-  if (s.c.narrow()) narrow_layer(b, s.c, at.offset, Phase::forward);
+  if (s.c.narrow()) narrow_layer(b, s.c, s.part.kinds[static_cast<size_t>(at.layer)], at.offset, Phase::forward);
 }
 
 void UnitHooks::after_forward(BlockBuilder& b, const LayerPlace& at) {
@@ -694,7 +694,7 @@ void UnitHooks::before_backward(BlockBuilder& b, const LayerPlace& at) {
   if (s.ahead > 0 && !s.behind) s.ask(b, at, s.ahead, 2);
   for (const Unit* u : s.blocks) s.open_gradients(b, *u, at.offset);
   s.zero_layer(b, at.offset);
-  if (s.c.narrow()) narrow_layer(b, s.c, at.offset, Phase::backward_input);
+  if (s.c.narrow()) narrow_layer(b, s.c, s.part.kinds[static_cast<size_t>(at.layer)], at.offset, Phase::backward_input);
 }
 
 void UnitHooks::after_backward(BlockBuilder& b, const LayerPlace& at) {
