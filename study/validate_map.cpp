@@ -568,7 +568,13 @@ Mapping map_checked(const Case& published, const ValidateData::Impl& data) {
   strategy["sequence_parallel"] = row.sp.value_or(false) && *tp > 1;
   if (row.moe) {
     strategy["expert"] = row.ep.value_or(1);
-    if (row.etp) strategy["experts"]["tensor"] = *row.etp;
+    const int64_t stage = *row.gpus / *pp, each = row.ep.value_or(1);
+    if (row.etp) {
+      strategy["experts"]["tensor"] = *row.etp;
+    } else if (*tp > 1 && stage % (each * *tp) != 0) {
+      strategy["experts"]["tensor"] = 1;
+      out.assumptions.push_back("experts are not cut: their tensor degree is not given, and tp would not fit");
+    }
     if (*tp > 1 && !row.sp.value_or(false)) {
       strategy["sequence_parallel"] = true;
       out.assumptions.push_back("sequence parallelism: Megatron trains experts with tensor parallelism only with it");

@@ -76,6 +76,7 @@ struct LatentBuffers {
 struct ExpertBuffers {
   BufferId router_probs, router_map;            // held: dense, a column for each expert
   BufferId weights, experts;                    // of the choices of each row
+  BufferId in;                                  // what norm2 wrote: the router reads it in 16 bits
   BufferId rows, row_weights, fc1, activation;  // of the experts of this rank
   BufferId shared_fc1, shared_activation;
   BufferId rows_f8, activation_f8, shared_in_f8, shared_activation_f8;  // fp8 products

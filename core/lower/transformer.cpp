@@ -203,9 +203,9 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
 
   BufferRef mixed;
   if (kind == LayerKind::experts) {
-    norm_forward(b, c, "norm2", phase, ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j, ref(l.norm2, j),
+    norm_forward(b, c, "norm2", phase, ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j, ref(l.moe.in, j),
                  {l.stats2, l.norm2_normed, l.norm2_wide});
-    mixed = experts_forward(b, c, l, j, phase, ref(l.norm2, j), to_last_kept);
+    mixed = experts_forward(b, c, l, j, phase, ref(l.moe.in, j), to_last_kept);
   } else {
     mixed = mlp_forward(b, c, l, j, in, x, phase, to_last_kept);
   }
@@ -228,7 +228,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
   const bool f8 = c.narrow();
   const BufferRef d_norm2 =
-      kind == LayerKind::experts ? experts_backward(b, c, l, j, ref(l.norm2, j), d) : mlp_backward(b, c, l, j, d);
+      kind == LayerKind::experts ? experts_backward(b, c, l, j, ref(l.moe.in, j), d) : mlp_backward(b, c, l, j, d);
   BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
   if (!one_norm) {
     norm_backward(b, c, "norm2 backward", d_norm2, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,

@@ -321,7 +321,8 @@ void Structure::op(const Block& b, const Segment& s, size_t segment, size_t inde
 }
 
 void Structure::compute(const Compute& c, const Op& o, const std::string& where) {
-  const KernelOperands want = operands_of(c.kernel);
+  KernelOperands want = operands_of(c.kernel);
+  if (c.kernel == Kernel::cast && c.dtype == DType::f8) want.most_writes = 2;  // as stored, and transposed
   auto count = [&](uint32_t n, uint8_t least, uint8_t most, std::string_view what) {
     if (n >= least && (n <= most || most == 255)) return;
     if (most == 255)

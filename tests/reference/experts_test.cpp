@@ -52,6 +52,7 @@ const Variant kModels[] = {
        j.model.moe->first_dense_layers = 1;
        j.training.param_dtype = DType::bf16;
        j.training.compute_dtype = DType::f8;
+       j.cluster.device.peak[DType::f8] = {1e15};
        j.training.master_weights = true;
      }},
     {"dropping_counts", [](JobSpec& j) { j.strategy.experts.dropless = false; }},

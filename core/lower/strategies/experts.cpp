@@ -248,6 +248,7 @@ void make_expert_layer(Context& c, LayerBuffers& l, const std::string& suffix, S
     m.rows_f8 = kept("expert_in_f8", DType::f8, {n.expert_rows, n.h});
     m.activation_f8 = kept("expert_activation_f8", DType::f8, {n.expert_rows, n.expert_ffn});
   }
+  m.in = f8 ? kept("experts_in", c.act, {n.rows, n.h}) : l.norm2;
   // Megatron's router keeps the probabilities and the map of all experts (topk_routing_with_score_function).
   m.router_probs = kept("router_probs", DType::f32, {n.rows, n.experts});
   m.router_map = kept("router_map", DType::u8, {n.rows, n.experts});
@@ -296,7 +297,9 @@ void make_expert_transients(Context& c) {
   x.counts = tmp("expert_counts", DType::i32, {n.experts});
   x.all_counts = tmp("all_expert_counts", DType::i32, {n.experts * n.ep * n.etp});
   const bool f8 = c.narrow();
-  auto narrow = [&](const char* name, int64_t count, int64_t columns) { return tmp(name, DType::f8, {count, columns}); };
+  auto narrow = [&](const char* name, int64_t count, int64_t columns) {
+    return tmp(name, DType::f8, {count, columns});
+  };
   if (f8) {
     x.d_out_f8 = narrow("d_expert_out_f8", n.expert_rows, n.h);
     x.d_fc1_f8 = narrow("d_expert_fc1_f8", n.expert_rows, n.expert_fc1);
@@ -471,8 +474,8 @@ Compute activation(const Context& c, Kernel kernel, int64_t rows, int64_t wide, 
 }
 
 /// The products of all experts of the rank. The library is called once for each (TE's multi-stream cuBLAS).
-Compute products(const Context& c, DType in, int64_t m, int64_t n, int64_t k, DType out, bool transpose_a, bool transpose_b,
-                 bool accumulate) {
+Compute products(const Context& c, DType in, int64_t m, int64_t n, int64_t k, DType out, bool transpose_a,
+                 bool transpose_b, bool accumulate) {
   Compute op = grouped_gemm(c.n.local_experts, m, n, k, in, out, transpose_a, transpose_b, accumulate);
   op.launches = static_cast<uint16_t>(c.n.local_experts);
   return op;
@@ -490,8 +493,7 @@ BufferRef shared_forward(BlockBuilder& b, const Context& c, const LayerBuffers& 
   const BufferRef activated =
       narrowed(b, c, phase, ref(l.moe.shared_activation, j), ref(l.moe.shared_activation_f8, j));
   if (to_last_kept) return {};
-  linear(b, c, "shared fc2", phase, activated, c.id.shared_fc2, -1, j, ref(t.shared_out, j), n.h,
-         n.shared_ffn);
+  linear(b, c, "shared fc2", phase, activated, c.id.shared_fc2, -1, j, ref(t.shared_out, j), n.h, n.shared_ffn);
   return leave_region(b, c, ref(t.shared_out, j), ref(t.shared_sum, j), phase);
 }
 
@@ -503,16 +505,15 @@ BufferRef shared_backward(BlockBuilder& b, const Context& c, const LayerBuffers&
   const BufferRef d_read = narrowed(b, c, input, d, ref(t.d_shared_f8, j));
   const BufferRef d_full = enter_region(b, c, d_read, ref(f8 ? t.d_shared_full_f8 : t.d_shared_full, j), input);
   linear_input(b, c, "shared fc2 dgrad", d_full, c.id.shared_fc2, j, ref(t.d_shared_activation, j), n.h, n.shared_ffn);
-  linear_weight(b, c, "shared fc2 wgrad", d_full, ref(f8 ? l.moe.shared_activation_f8 : l.moe.shared_activation, j), c.id.shared_fc2, -1, j, n.h,
-                n.shared_ffn, 0);
+  linear_weight(b, c, "shared fc2 wgrad", d_full, ref(f8 ? l.moe.shared_activation_f8 : l.moe.shared_activation, j),
+                c.id.shared_fc2, -1, j, n.h, n.shared_ffn, 0);
   b.compute("shared activation backward", input,
             activation(c, Kernel::activation_backward, n.tokens, n.shared_fc1, n.shared_ffn),
             {ref(t.d_shared_activation, j), ref(l.moe.shared_fc1, j)}, {ref(t.d_shared_fc1, j)});
-  const BufferRef full = enter_region(b, c, f8 ? ref(l.moe.shared_in_f8, j) : x,
-                                      ref(f8 ? t.shared_full_f8 : t.shared_full, j), input);
+  const BufferRef full =
+      enter_region(b, c, f8 ? ref(l.moe.shared_in_f8, j) : x, ref(f8 ? t.shared_full_f8 : t.shared_full, j), input);
   const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_shared_fc1, j), ref(t.d_shared_fc1_f8, j));
-  linear_input(b, c, "shared fc1 dgrad", d_fc1, c.id.shared_fc1, j, ref(t.d_shared_in_full, j),
-               n.shared_fc1, n.h);
+  linear_input(b, c, "shared fc1 dgrad", d_fc1, c.id.shared_fc1, j, ref(t.d_shared_in_full, j), n.shared_fc1, n.h);
   const BufferRef out = leave_region(b, c, ref(t.d_shared_in_full, j), ref(t.d_shared_in, j), input);
   linear_weight(b, c, "shared fc1 wgrad", d_fc1, full, c.id.shared_fc1, -1, j, n.shared_fc1, n.h, 0);
   return out;
@@ -564,8 +565,8 @@ BufferRef experts_backward(BlockBuilder& b, const Context& c, const LayerBuffers
   b.compute("expert fc2 dgrad", input, products(c, in, rows, n.expert_ffn, n.h, c.act, false, false, false),
             {d_out, c.operand(c.id.expert_fc2, j)}, {ref(t.d_activation, j)});
   b.compute("expert fc2 wgrad", Phase::backward_weight,
-            products(c, in, n.h, n.expert_ffn, rows, c.grad, true, false, !fresh), {d_out, ref(f8 ? m.activation_f8 : m.activation, j)},
-            {c.gradient(c.id.expert_fc2, j)});
+            products(c, in, n.h, n.expert_ffn, rows, c.grad, true, false, !fresh),
+            {d_out, ref(f8 ? m.activation_f8 : m.activation, j)}, {c.gradient(c.id.expert_fc2, j)});
   b.compute("expert activation backward", input,
             activation(c, Kernel::expert_activation_backward, n.expert_rows, n.expert_fc1, n.expert_ffn),
             {ref(t.d_activation, j), ref(m.fc1, j), ref(m.row_weights, j)}, {ref(t.d_fc1, j), ref(t.d_row_weights, j)});
@@ -573,8 +574,8 @@ BufferRef experts_backward(BlockBuilder& b, const Context& c, const LayerBuffers
   b.compute("expert fc1 dgrad", input, products(c, in, rows, n.h, n.expert_fc1, c.act, false, false, false),
             {d_fc1, c.operand(c.id.expert_fc1, j)}, {ref(t.d_rows, j)});
   b.compute("expert fc1 wgrad", Phase::backward_weight,
-            products(c, in, n.expert_fc1, n.h, rows, c.grad, true, false, !fresh), {d_fc1, ref(f8 ? m.rows_f8 : m.rows, j)},
-            {c.gradient(c.id.expert_fc1, j)});
+            products(c, in, n.expert_fc1, n.h, rows, c.grad, true, false, !fresh),
+            {d_fc1, ref(f8 ? m.rows_f8 : m.rows, j)}, {c.gradient(c.id.expert_fc1, j)});
   combine(b, c, input, j, t.backward, {ref(t.d_rows, j), ref(t.d_row_weights, j)}, ref(m.experts, j),
           {ref(t.d_routed, j), ref(t.d_weights, j)});
   const int64_t logits = n.rows * n.experts * 4;
