@@ -197,7 +197,7 @@ void check_pipeline(const JobSpec& j, Faults& f) {
   if (split && (j.model.moe || j.model.mla))
     f.add("strategy.schedule", "{} splits the backward, which layers of {} cannot be planned with yet", s.schedule,
           j.model.moe ? "experts" : "latent attention"),
-        f.hint("legal: 1f1b, interleaved, gpipe, bfs");
+        f.hint("legal: 1f1b, interleaved, gpipe");
   if (split && j.training.compute_dtype == DType::f8)
     f.add("training.precision", "fp8 products with schedule {}, which splits the backward, cannot be planned yet",
           s.schedule),
