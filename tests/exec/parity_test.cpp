@@ -117,6 +117,28 @@ TEST_P(Parity, GradientsAreThoseOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(All, Parity, testing::ValuesIn(cases()),
                          [](const auto& c) { return c.param.model.name + "_" + c.param.strategy.name; });
 
+/// Sharded weights have no whole copy between steps, so it is the losses that tell: each is of the weights that the steps
+/// before it made.
+class ShardedParity : public testing::TestWithParam<Variant> {};
+
+TEST_P(ShardedParity, LossesInDoublesAreThoseOfOneRank) {
+  for (const Variant& model : models()) {
+    SCOPED_TRACE(model.name);
+    JobSpec job = job_of(model);
+    GetParam().change(job);
+    TrainOptions o;
+    o.weights = false;
+    const Trained &one = one_rank(model, DType::f64), many = train(job, o);
+    ASSERT_EQ(many.failure, "");
+    ASSERT_EQ(many.losses.size(), static_cast<size_t>(kSteps));
+    for (size_t i = 0; i < many.losses.size(); ++i)
+      EXPECT_LT(relative(many.losses[i], one.losses[i]), 1e-10) << "step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ShardedParity, testing::ValuesIn(sharded_strategies()),
+                         [](const auto& c) { return c.param.name; });
+
 /// The executor's one rank against plain loops that know nothing of devices, arenas or kernels.
 TEST(Reference, TrainsTheSame) {
   for (const Variant& model : models()) {

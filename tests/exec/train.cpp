@@ -80,7 +80,7 @@ Trained train(const plan::Plan& p, const TrainOptions& options) {
   run.execute.script.floats = options.floats;
   run.execute.learning_rate.peak = options.learning_rate;
   run.execute.tokens = tokens.get();
-  run.inspect = [&](Executor& e) { collector.add(e, out); };
+  if (options.weights) run.inspect = [&](Executor& e) { collector.add(e, out); };
   auto machines = open_inproc(p.mesh.ranks(), options.inproc);
   const auto summary = run_ranks(p, machines, run);
   if (!summary) {

@@ -10,6 +10,7 @@
 #include "core/lower/schedule.hpp"
 #include "core/spec/names.hpp"
 #include "core/spec/specs.hpp"
+#include "tests/reference/sharded.hpp"
 #include "tests/reference/tiny.hpp"
 
 namespace wt::exec {
@@ -120,6 +121,14 @@ inline std::vector<Variant> strategies() {
       std::replace(name.begin(), name.end(), '-', '_');  // as names of tests must be
       all.push_back({std::move(name), change});
     }
+  return all;
+}
+
+/// FSDP 1 and 2, ZeRO-2 and ZeRO-3, on up to eight ranks.
+inline std::vector<Variant> sharded_strategies() {
+  std::vector<Variant> all;
+  for (const reference::Sharded& v : reference::kSharded)
+    all.push_back({v.name, [&v](JobSpec& j) { reference::apply(v, j); }});
   return all;
 }
 

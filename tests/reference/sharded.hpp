@@ -1,0 +1,167 @@
+// Every way of sharded data parallelism that a test goes through: FSDP 1 and 2, ZeRO-2 and ZeRO-3. One list, for the reference
+// interpreter and for the executor.
+#pragma once
+
+#include <functional>
+#include <ostream>
+
+#include "core/spec/specs.hpp"
+
+namespace wt::reference {
+
+/// A kind of sharded data parallelism over `ranks` data-parallel ranks, and what else the job says.
+struct Sharded {
+  const char* name;
+  DataParallel kind;
+  int64_t ranks;  // data-parallel
+  std::function<void(JobSpec&)> change = [](JobSpec&) {};
+};
+
+inline void PrintTo(const Sharded& v, std::ostream* out) { *out << v.name; }
+
+inline void tensor(JobSpec& j, int64_t t) {
+  j.strategy.tensor = t;
+  j.strategy.sequence_parallel = true;
+  j.cluster.nodes *= t;
+}
+inline void small_buckets(JobSpec& j) {  // two layers of the gpt; one of its modules at a time
+  j.strategy.bucket_elements = 4000;
+  j.strategy.zero = {300, 40, 4000, 0};
+}
+
+inline const Sharded kSharded[] = {
+    {"fsdp_full", DataParallel::fsdp, 4},
+    {"fsdp_forward_prefetch", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.fsdp.forward_prefetch = true; }},
+    {"fsdp_prefetch_post", DataParallel::fsdp, 2,
+     [](JobSpec& j) { j.strategy.fsdp.backward_prefetch = BackwardPrefetch::post; }},
+    {"fsdp_no_prefetch", DataParallel::fsdp, 2,
+     [](JobSpec& j) { j.strategy.fsdp.backward_prefetch = BackwardPrefetch::none; }},
+    {"fsdp_no_limit", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.fsdp.limit_all_gathers = false; }},
+    {"fsdp_shard_grad_op", DataParallel::fsdp, 2,
+     [](JobSpec& j) { j.strategy.fsdp.sharding = ShardingKind::shard_grad_op; }},
+    {"fsdp_no_shard", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.fsdp.sharding = ShardingKind::no_shard; }},
+    {"fsdp_hybrid", DataParallel::fsdp, 4,
+     [](JobSpec& j) {
+       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
+       j.strategy.fsdp.shard_size = 2;
+     }},
+    {"fsdp_hybrid_zero2", DataParallel::fsdp, 4,
+     [](JobSpec& j) {
+       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard_zero2;
+       j.strategy.fsdp.shard_size = 2;
+     }},
+    {"fsdp_no_sync", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.fsdp.no_sync = true; }},
+    {"fsdp_no_sync_shard_grad_op", DataParallel::fsdp, 2,
+     [](JobSpec& j) {
+       j.strategy.fsdp.no_sync = true;
+       j.strategy.fsdp.sharding = ShardingKind::shard_grad_op;
+     }},
+    {"fsdp_no_sync_no_shard", DataParallel::fsdp, 2,
+     [](JobSpec& j) {
+       j.strategy.fsdp.no_sync = true;
+       j.strategy.fsdp.sharding = ShardingKind::no_shard;
+     }},
+    {"fsdp_one_micro_batch", DataParallel::fsdp, 4,
+     [](JobSpec& j) {
+       j.training.micro_batch = 4;
+       j.strategy.fsdp.no_sync = true;
+     }},
+    {"fsdp_whole_model", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.fsdp.wrap = WrapKind::model; }},
+    {"fsdp_ends", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.fsdp.wrap = WrapKind::block_and_ends; }},
+    {"fsdp_keep_last", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.fsdp.keep_last = 2; }},
+    {"fsdp_tp2", DataParallel::fsdp, 2, [](JobSpec& j) { tensor(j, 2); }},
+    {"fsdp_tp2_whole_model", DataParallel::fsdp, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       j.strategy.fsdp.wrap = WrapKind::model;
+     }},
+    {"fsdp_tp2_plain_no_sync", DataParallel::fsdp, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       j.strategy.sequence_parallel = false;
+       j.strategy.fsdp.no_sync = true;
+     }},
+    {"fsdp_recompute", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.recompute.kind = RecomputeKind::full; }},
+    {"fsdp_recompute_block", DataParallel::fsdp, 2,
+     [](JobSpec& j) {
+       j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::block, 2};
+     }},
+    {"fsdp2_full", DataParallel::fsdp2, 4},
+    {"fsdp2_ends_keep_last", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       j.strategy.fsdp.wrap = WrapKind::block_and_ends;
+       j.strategy.fsdp.keep_last = 1;
+     }},
+    {"fsdp2_no_prefetch", DataParallel::fsdp2, 2,
+     [](JobSpec& j) { j.strategy.fsdp.backward_prefetch = BackwardPrefetch::none; }},
+    {"fsdp2_forward_prefetch", DataParallel::fsdp2, 2, [](JobSpec& j) { j.strategy.fsdp.forward_prefetch = true; }},
+    {"fsdp2_no_reshard", DataParallel::fsdp2, 2, [](JobSpec& j) { j.strategy.fsdp.reshard_after_forward = 0; }},
+    {"fsdp2_no_reshard_ends", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       j.strategy.fsdp.reshard_after_forward = 0;
+       j.strategy.fsdp.wrap = WrapKind::block_and_ends;
+     }},
+    {"fsdp2_reshard_to_2", DataParallel::fsdp2, 4, [](JobSpec& j) { j.strategy.fsdp.reshard_after_forward = 2; }},
+    {"fsdp2_hybrid", DataParallel::fsdp2, 4,
+     [](JobSpec& j) {
+       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
+       j.strategy.fsdp.shard_size = 2;
+     }},
+    {"fsdp2_hybrid_reshard_to_2", DataParallel::fsdp2, 8,
+     [](JobSpec& j) {
+       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
+       j.strategy.fsdp.shard_size = 4;
+       j.strategy.fsdp.reshard_after_forward = 2;
+     }},
+    {"fsdp2_no_sync", DataParallel::fsdp2, 2, [](JobSpec& j) { j.strategy.fsdp.no_sync = true; }},
+    {"fsdp2_tp2_recompute", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       j.strategy.recompute.kind = RecomputeKind::full;
+     }},
+    {"fsdp2_tp2_hybrid_no_sync", DataParallel::fsdp2, 4,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       j.strategy.fsdp.no_sync = true;
+       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
+       j.strategy.fsdp.shard_size = 2;
+     }},
+    {"zero2", DataParallel::zero2, 4},
+    {"zero2_overlap_small_buckets", DataParallel::zero2, 2,
+     [](JobSpec& j) {
+       j.strategy.bucket_elements = 4000;
+       j.strategy.overlap_grad_reduce = true;
+     }},
+    {"zero2_tp2_one_micro_batch", DataParallel::zero2, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       j.training.micro_batch = 8;
+     }},
+    {"zero3", DataParallel::zero3, 4},
+    {"zero3_small_buckets", DataParallel::zero3, 2, [](JobSpec& j) { small_buckets(j); }},
+    {"zero3_no_prefetch", DataParallel::zero3, 2,
+     [](JobSpec& j) {
+       small_buckets(j);
+       j.strategy.zero.prefetch_elements = 0;
+     }},
+    {"zero3_far_ahead", DataParallel::zero3, 2,
+     [](JobSpec& j) {
+       small_buckets(j);
+       j.strategy.zero.max_live_parameters = 8000;
+       j.strategy.zero.max_reuse_distance = 5000;
+     }},
+    {"zero3_tp2_recompute", DataParallel::zero3, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       small_buckets(j);
+       j.strategy.recompute.kind = RecomputeKind::full;
+     }},
+};
+
+inline void apply(const Sharded& v, JobSpec& j) {
+  j.strategy.data_parallel = v.kind;
+  j.cluster.nodes = v.ranks;
+  v.change(j);
+}
+
+}  // namespace wt::reference
