@@ -39,9 +39,20 @@ BufferId trained(const Flat& f) { return f.master.valid() ? f.master : f.shard; 
 
 void unit_setup_blocks(Context& c, ChunkPart& part) {
   const std::string& name = c.plan.parts[part.id.v].name;
-  auto block = [&](const char* what, auto&& fill) {
+  // `copy` is held while all is filled, if it is valid.
+  auto block = [&](const char* what, auto&& fill, BufferId copy = {}, Phase phase = {}) {
     BlockBuilder b(c.plan, std::string(what) + " " + name, part.id, BlockBuilder::Lifetimes::other);
+    if (copy.valid()) {
+      b.segment(-1);
+      b.op("copy for the start", phase, Stream::compute, plan::Join{}, {}, {});
+      b.reserve_here(ref(copy));
+    }
     each_flat(b, part, [&](const Flat& f) { fill(b, f); });
+    if (copy.valid()) {
+      b.release_here(ref(copy));
+      b.segment(-1);
+      b.op("copy dropped", phase, Stream::compute, plan::Join{}, {}, {});  // where the report reads what stays
+    }
     return c.add_block(b.finish());
   };
   part.load = block("load", [&](BlockBuilder& b, const Flat& f) {
@@ -49,23 +60,29 @@ void unit_setup_blocks(Context& c, ChunkPart& part) {
     b.op("load weights", Phase::load, Stream::compute, plan::Join{}, {}, {ref(kept)});
     b.reserve_here(ref(kept));
   });
-  part.master = block("master weights", [&](BlockBuilder& b, const Flat& f) {
-    if (!f.master.valid()) return;
-    const plan::Buffer& m = buffer(c, f.master);
-    b.compute("master weights", Phase::optimizer_state,
-              flat(Kernel::cast, DType::f32, m.elements(), m.elements() * size_of(c.act), m.bytes().n, 0),
-              {ref(f.shard)}, {ref(f.master)});
-    b.reserve_here(ref(f.master));
-  });
-  part.moments = block("optimizer states", [&](BlockBuilder& b, const Flat& f) {
-    for (const BufferId id : {f.moment1, f.moment2}) {
-      if (!id.valid()) continue;
-      const plan::Buffer& m = buffer(c, id);
-      b.compute(id == f.moment1 ? "moment 1" : "moment 2", Phase::optimizer_state,
-                flat(Kernel::fill_zero, m.dtype, m.elements(), 0, m.bytes().n, 0), {}, {ref(id)});
-      b.reserve_here(ref(id));
-    }
-  });
+  part.master = block(
+      "master weights",
+      [&](BlockBuilder& b, const Flat& f) {
+        if (!f.master.valid()) return;
+        const plan::Buffer& m = buffer(c, f.master);
+        b.compute("master weights", Phase::optimizer_state,
+                  flat(Kernel::cast, DType::f32, m.elements(), m.elements() * size_of(c.act), m.bytes().n, 0),
+                  {ref(f.shard)}, {ref(f.master)});
+        b.reserve_here(ref(f.master));
+      },
+      part.clone, Phase::optimizer_state);
+  part.moments = block(
+      "optimizer states",
+      [&](BlockBuilder& b, const Flat& f) {
+        for (const BufferId id : {f.moment1, f.moment2}) {
+          if (!id.valid()) continue;
+          const plan::Buffer& m = buffer(c, id);
+          b.compute(id == f.moment1 ? "moment 1" : "moment 2", Phase::optimizer_state,
+                    flat(Kernel::fill_zero, m.dtype, m.elements(), 0, m.bytes().n, 0), {}, {ref(id)});
+          b.reserve_here(ref(id));
+        }
+      },
+      part.first_step, Phase::optimizer_state);
 }
 
 void unit_step_blocks(Context& c, ChunkPart& part) {

@@ -306,11 +306,34 @@ class Maker {
   int64_t used_ = 0;  // elements before the padding
 };
 
+/// DeepSpeed's stages 1 and 2 are one optimizer (stage_1_and_2.py): at start-up it clones what the rank owns for the master
+/// weights, and makes its states in a step on fp32 gradients of zero, each in one piece.
+void make_start_up_copies(Context& c, ChunkPart& part) {
+  int64_t owned = 0;
+  bool master = false;
+  for (const Unit& u : part.units)
+    for (const Flat& f : u.flats) {
+      owned += c.plan.buffer(f.shard).elements() * (u.per_layer() ? part.layers : 1);
+      master |= f.master.valid();
+    }
+  auto make = [&](const char* what, DType dtype) {
+    Buffer b;
+    b.name = fmt::format("{}.{}", what, c.plan.parts[part.id.v].name);
+    b.role = Role::copy;
+    b.dtype = dtype;
+    b.shape = {owned};
+    return c.add_buffer(std::move(b));
+  };
+  if (master) part.clone = make("weights_clone", c.act);
+  if (c.training().optimizer == OptimizerKind::adam) part.first_step = make("first_step", DType::f32);
+}
+
 }  // namespace
 
 void make_units(Context& c, ChunkPart& part) {
   Maker maker(c, part);
   for (const Draft& d : drafts(c)) maker.make(d);
+  if (c.strategy().data_parallel == DataParallel::zero2) make_start_up_copies(c, part);
 }
 
 }  // namespace wt::lower

@@ -56,6 +56,17 @@ TEST(StartUp, DeepSpeedFp16) {
   EXPECT_NEAR(phase_peak(s, "start up") / n, 2 + 16.0 / 8, 0.02);
 }
 
+// Stage 2 is the same optimizer with its gradients cut: the same copies.
+TEST(StartUp, DeepSpeedStageTwoAsStageOne) {
+  const Lowered l = lowered(states_only({"training.precision=fp16"}), "{data_parallel: zero2, gradient_dtype: fp16}");
+  const StageMemory s = memory_report(l.job, l.plan).stages[0];
+  const double n = parameters(l);
+  EXPECT_NEAR(phase_peak(s, "load") / n, 2, 0.02);
+  EXPECT_NEAR(phase_peak(s, "master weights built") / n, 2 + 4.0 / 8, 0.02);
+  EXPECT_NEAR(phase_peak(s, "optimizer built") / n, 2 + 12.0 / 8, 0.02);
+  EXPECT_NEAR(phase_peak(s, "start up") / n, 2 + 16.0 / 8, 0.02);
+}
+
 // On one rank the copy is of all parameters: 4 N beside 14 N, "out of memory at the start, not in training".
 TEST(StartUp, OneRankPaysForAll) {
   const Lowered l = lowered(states_only({"training.precision=fp16", "cluster.node.devices=1"}),
