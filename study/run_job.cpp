@@ -59,13 +59,48 @@ size_t spans_of_a_step(const plan::Plan& plan) {
   return static_cast<size_t>(most);
 }
 
+/// A learned position beyond the last is an error (lower/check.cpp); any other computes, on what the model never saw.
+bool beyond_context(const JobSpec& job) {
+  return job.model.max_context > 0 && job.training.seq_len > job.model.max_context;
+}
+
+/// Ops too long to simulate, of a job longer than its model's context: one fault at the key that made them so.
+Diagnostics named_by_key(const JobSpec& job, const Diagnostics& of_ops) {
+  if (!beyond_context(job) || of_ops.empty()) return of_ops;
+  const Diagnostic& first = of_ops.front();
+  return {
+      {"training.seq_len",
+       fmt::format("{} tokens, {:.0f} times the model's max_context of {}: {} {}", with_commas(job.training.seq_len),
+                   static_cast<double>(job.training.seq_len) / static_cast<double>(job.model.max_context),
+                   with_commas(job.model.max_context), first.where, first.what),
+       first.hint}};
+}
+
+/// The first phase of start-up whose peak the device does not hold; nothing where the job gets to its first step.
+const report::PhasePeak* fails_at_start(const report::StageMemory& stage, Bytes capacity) {
+  for (const report::PhasePeak& p : stage.phases) {
+    if (p.phase == "forward") return nullptr;  // in their order: a step begins
+    if (p.peak.n + stage.context.n + stage.communicators.n > capacity.n) return &p;
+  }
+  return nullptr;
+}
+
 std::vector<std::string> warnings_of(const JobResult& r) {
   std::vector<std::string> out = r.job.warnings;
+  if (beyond_context(r.job))
+    out.push_back(
+        fmt::format("training.seq_len {} exceeds the model's max_context {}: positions that it was not made for",
+                    with_commas(r.job.training.seq_len), with_commas(r.job.model.max_context)));
   const StrategySpec& s = r.job.strategy;
   const ClusterSpec& c = r.job.cluster;
   const auto& m = r.report.memory;
   if (!m.stages.empty()) {
     const auto& stage = m.stages[m.peak_stage];
+    if (const report::PhasePeak* p = fails_at_start(stage, m.capacity))
+      out.push_back(
+          fmt::format("out of memory before the first step: '{}' holds {:.1f} GiB, the device {:.1f}, its "
+                      "context and communicators {:.1f}",
+                      p->phase, p->peak.gib(), m.capacity.gib(), Bytes{stage.context.n + stage.communicators.n}.gib()));
     const double share = static_cast<double>(stage.reserved.n) / static_cast<double>(m.capacity.n);
     if (share > 0.92 && share <= 1.03)
       out.push_back(fmt::format("{:.0f} % of the device memory is in use: runs above 92 % fail at times", share * 100));
@@ -150,7 +185,7 @@ Result<JobResult> run_job(const JobSpec& job, plan::Plan plan, const RunOptions&
   Tee tee(in_memory ? &memory : nullptr, options.sink, std::move(only));
   if (in_memory || options.sink) simulate.sink = &tee;
   auto run = sim::simulate(r.plan, job.cluster, job.training, models, simulate);
-  if (!run) return run.errors();
+  if (!run) return named_by_key(job, run.errors());
   r.run = std::move(run.value());
 
   if (in_memory) {

@@ -12,6 +12,46 @@
 namespace wt::study {
 namespace {
 
+// Rotary positions compute at any length: a warning where the model was made for fewer, and where it cannot be timed one
+// fault that names the key, not one for each op of attention.
+TEST(LongerThanTheContext, IsToldAtItsKey) {
+  const auto of = [](const char* set) {
+    const std::string overrides[] = {set};
+    auto job = read_job(WT_SOURCE_DIR "/examples/tiny-llama.yaml", overrides);
+    EXPECT_TRUE(job) << to_text(job.errors());
+    return run_job(job.value());
+  };
+  const auto warned = [](const JobResult& r) {
+    return std::ranges::count_if(r.warnings, [](const std::string& w) { return w.starts_with("training.seq_len"); });
+  };
+  EXPECT_EQ(warned(of("training.seq_len=64").value()), 0);
+  EXPECT_EQ(warned(of("training.seq_len=128").value()), 1);
+  const auto endless = of("training.seq_len=2000000000");
+  ASSERT_FALSE(endless);
+  ASSERT_EQ(endless.errors().size(), 1u) << to_text(endless.errors());
+  EXPECT_EQ(endless.errors()[0].where, "training.seq_len");
+}
+
+// P04: seven billion parameters in fp32 with stage 2 on V100s of 32 GiB: what the optimizer makes at start-up is
+// too much, before any training. With 16-bit weights the same start-up fits.
+TEST(StartUp, OutOfMemoryBeforeTheFirstStepIsSaid) {
+  const auto told = [](const char* precision) {
+    const std::string overrides[] = {"cluster.nodes=1"};
+    auto job = parse_job(std::string("framework: deepspeed\nmodel: llama2-7b\ncluster: dgx-1v\n"
+                                     "strategy: {data_parallel: zero2, recompute: full}\n"
+                                     "training: {micro_batch: 1, global_batch: 8, seq_len: 512, precision: ") +
+                             precision + "}\n",
+                         "job.yaml", overrides);
+    EXPECT_TRUE(job) << to_text(job.errors());
+    const auto r = run_job(job.value());
+    EXPECT_TRUE(r) << to_text(r.errors());
+    return std::ranges::count_if(
+        r.value().warnings, [](const std::string& w) { return w.starts_with("out of memory before the first step"); });
+  };
+  EXPECT_EQ(told("fp32"), 1);
+  EXPECT_EQ(told("fp16"), 0);
+}
+
 TEST(Schedules, EveryOneIsSimulated) {
   int ran = 0;
   for (const lower::Schedule* schedule : lower::all_schedules())
