@@ -30,6 +30,9 @@ int export_command(const ExportWords& w) {
   const import::Exported& e = exported.value();
   std::string said = fmt::format("{}.\n", exporter->title);
   if (!exporter->carries_model) said += "Not in this file: the model; it is in the script.\n";
+  said +=
+      "Not in a job, so not written: learning rate and its schedule; the framework's defaults hold until you set "
+      "them.\n";
   if (!e.beside.empty()) said += fmt::format("Arguments of the script or engine: {}\n", fmt::join(e.beside, ", "));
   if (e.not_carried.empty()) said += "Everything else is carried: importing it gives this job.\n";
   for (const std::string& n : e.not_carried) said += fmt::format("Not carried: {}\n", n);
@@ -38,7 +41,7 @@ int export_command(const ExportWords& w) {
     fmt::print(stderr, "{}", said);
     return kOk;
   }
-  if (const auto wrote = write_file_atomically(w.out, e.text); !wrote) return fail(wrote.errors(), kBadInput);
+  if (const auto wrote = write_file_atomically(w.out, e.text); !wrote) return fail(wrote.errors(), kMachineFault);
   return write_out(fmt::format("Wrote {}: {}", w.out, said));
 }
 

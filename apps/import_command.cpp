@@ -64,7 +64,7 @@ int import_command(ImportWords& w) {
   if (!in.job)
     return fail({{"import", "the files do not make a whole job", "see 'Needed, and not in the files'"}}, kBadInput);
   if (!w.out.empty()) {
-    if (const auto wrote = write_file_atomically(w.out, in.yaml); !wrote) return fail(wrote.errors(), kBadInput);
+    if (const auto wrote = write_file_atomically(w.out, in.yaml); !wrote) return fail(wrote.errors(), kMachineFault);
   }
   if (!w.json) {
     const std::string next =

@@ -12,12 +12,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// What is cut is what the stage says: Megatron's distributed optimizer cuts what stage 1 cuts.
+int stage_of(DataParallel kind) {
+  switch (kind) {
+    case DataParallel::distributed_optimizer:
+    case DataParallel::zero1: return 1;
+    case DataParallel::zero2: return 2;
+    case DataParallel::zero3: return 3;
+    case DataParallel::ddp:
+    case DataParallel::megatron:
+    case DataParallel::fsdp:
+    case DataParallel::fsdp2: break;
+  }
+  return 0;
+}
+
 Json zero_of(const StrategySpec& s) {
   Json z;
-  const int stage = s.data_parallel == DataParallel::zero1   ? 1
-                    : s.data_parallel == DataParallel::zero2 ? 2
-                    : s.data_parallel == DataParallel::zero3 ? 3
-                                                             : 0;
+  const int stage = stage_of(s.data_parallel);
   z["stage"] = stage;
   if (stage >= 2) z["overlap_comm"] = s.overlap_grad_reduce;
   if (stage >= 1 && s.bucket_elements > 0) z["reduce_bucket_size"] = s.bucket_elements;
@@ -41,7 +53,8 @@ Written write(const JobSpec& j) {
   if (t.param_dtype == DType::bf16) c["bf16"]["enabled"] = true;
   if (t.param_dtype == DType::bf16 && t.moment_dtype == DType::bf16) c["bf16"]["bf16_optimizer_states"] = true;
   c["zero_optimization"] = zero_of(s);
-  c["optimizer"] = {{"type", t.optimizer == OptimizerKind::sgd ? "SGD" : "AdamW"}, {"params", {{"lr", 1e-4}}}};
+  // No "params": a job has no learning rate, and DeepSpeed takes the optimizer's own default where there is none.
+  c["optimizer"] = {{"type", t.optimizer == OptimizerKind::sgd ? "SGD" : "AdamW"}};
   if (s.gradient_dtype != t.param_dtype) c["communication_data_type"] = spelled(s.gradient_dtype);
   if (s.tensor > 1 && s.pipeline == 1) c["tensor_parallel"]["autotp_size"] = s.tensor;
   Written out{c.dump(2) + "\n", {fmt::format("training.seq_len={}", t.seq_len)}};

@@ -59,7 +59,8 @@ constexpr Kind kKinds[] = {
        return f.syntax == Foreign::Syntax::text &&
               (holds(f, "model_parallel_NPU_group:") || holds(f, "HYBRID_TRANSFORMER"));
      }},
-    {"a log of nccl-tests: measured collectives", "`windtunnel calibrate` reads such logs",
+    {"a log of nccl-tests: measured collectives",
+     "`windtunnel collective` predicts such a table, to lay beside it; none is read",
      [](const Foreign& f) { return f.syntax == Foreign::Syntax::text && holds(f, "nThread") && holds(f, "minBytes"); }},
     {"a topology of NCCL", "the cluster's own description says it: cluster_specs/",
      [](const Foreign& f) {

@@ -72,6 +72,16 @@ TEST(Export, DeepSpeedCarriesZeroThree) {
   EXPECT_THAT(exported.value().text, HasSubstr("\"stage\": 3"));
 }
 
+// A job that cuts its optimizer states keeps them cut, and nothing is written that no job says.
+TEST(Export, DeepSpeedCutsWhatADistributedOptimizerCuts) {
+  const auto exported = export_job(job_of("data_parallel: distributed_optimizer", ""), *find_exporter("deepspeed"));
+  ASSERT_TRUE(exported) << to_text(exported.errors());
+  EXPECT_THAT(exported.value().text, HasSubstr("\"stage\": 1"));
+  EXPECT_THAT(exported.value().text, ::testing::Not(HasSubstr("\"lr\"")));
+  EXPECT_THAT(exported.value().not_carried,
+              Contains(HasSubstr("strategy.data_parallel: distributed_optimizer, reads back as zero1")));
+}
+
 TEST(Export, TorchtitanCarriesFsdpTwo) {
   const JobSpec job = job_of(
       "tensor: 2, sequence_parallel: true, data_parallel: fsdp2, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: "
