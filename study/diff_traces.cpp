@@ -220,9 +220,11 @@ class Join {
     size_t i = 0;
     for (uint32_t v = 0; v < order->order.size(); ++v) {
       const BlockId block = order->order[v].block;
-      plan::for_each_op(plan_.block(block), [&](const plan::Op&, uint32_t index, int64_t layer, uint32_t) {
-        const double x = length(runs_a, i), y = length(runs_b, i);
-        ++i;
+      plan::for_each_op(plan_.block(block), [&](const plan::Op& op, uint32_t index, int64_t layer, uint32_t) {
+        const size_t here = i++;
+        // The host waits for ops that are counted themselves: a measured wait spans them, a predicted one has no length.
+        if (std::holds_alternative<plan::HostWait>(op.body)) return;
+        const double x = length(runs_a, here), y = length(runs_b, here);
         OpSum& o = ops_[{at, block.v, index}];
         o.a += x;
         o.b += y;

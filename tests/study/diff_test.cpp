@@ -91,6 +91,28 @@ TEST(DiffTraces, ClassesHoldEverySpan) {
   EXPECT_NEAR(classes * static_cast<double>(r.trace.ranks.size()), spans, 1e-9 * spans);
 }
 
+// The host's wait spans ops that are compared themselves: as long as it was measured to be, it is no row.
+TEST(DiffTraces, AWaitOfTheHostIsNoWork) {
+  const Predicted r = run_of();
+  trace::Trace m = measured(r.trace, {1.0});
+  int64_t waits = 0;
+  for (trace::RankSpans& run : m.ranks) {
+    size_t i = 0;
+    for (const plan::Invocation& v : r.plan.programs[plan::program_of(r.plan, RankId{run.rank}).v].steps.front().order)
+      plan::for_each_op(r.plan.block(v.block), [&](const plan::Op& op, uint32_t, int64_t, uint32_t) {
+        trace::Span& span = run.spans[i++];
+        if (!std::holds_alternative<plan::HostWait>(op.body)) return;
+        ++waits;
+        span.begin_ps = 0;
+      });
+    ASSERT_EQ(i, run.spans.size());
+  }
+  ASSERT_GT(waits, 0);
+  const Diff d = diff_of(r, m);
+  for (const char* table : {"op_classes", "ops"})
+    for (const DiffRow& row : d.table(table)->rows) EXPECT_NEAR(row.difference(), 0, 1e-12) << row.key;
+}
+
 TEST(DiffTraces, TheMedianOfTheStepsAfterTheWarmUpCounts) {
   const Predicted r = run_of();
   const trace::Trace m = measured(r.trace, {7.0, 1.5, 1.0, 1.25, 1.3, 1.2});
