@@ -266,6 +266,11 @@ int audit(const Options& o) {
                      percent(std::min(1.0, share / k.mfu))));
   }
 
+  const double reached = std::max(k.mfu, k.gpu_seconds > 0 ? k.flops / (k.gpu_seconds * k.peak) : 0);
+  if (reached > 1)
+    line(fmt::format("impossible: {} is more than the GPUs can do at their dense peak; one of the numbers is wrong",
+                     percent(reached)));
+
   const double sparse_peak = 2 * k.peak;
   if (claimed > 0) {
     const double ratio = claimed / k.mfu;

@@ -7,6 +7,7 @@
 #include "core/base/text.hpp"
 #include "core/report/print.hpp"
 #include "core/spec/data_dir.hpp"
+#include "core/spec/names.hpp"
 #include "core/spec/read.hpp"
 
 namespace wt::apps {
@@ -55,7 +56,7 @@ int models(bool json) {
 }
 
 int clusters(bool json) {
-  report::Table table({"cluster", "device", "a node", "memory, GiB", "dense bf16, TFLOP/s", "memory, TB/s",
+  report::Table table({"cluster", "device", "a node", "memory, GiB", "dense 16-bit, TFLOP/s", "memory, TB/s",
                        "NVLink, GB/s", "NICs", "nodes"});
   Json list = Json::array();
   Diagnostics errors;
@@ -70,8 +71,10 @@ int clusters(bool json) {
     auto peak = d.peak.find(DType::bf16);
     if (peak == d.peak.end()) peak = d.peak.find(DType::f16);
     const double tflops = peak == d.peak.end() ? 0 : peak->second.n / 1e12;
+    const std::string_view precision = peak == d.peak.end() ? "-" : spelled(peak->first);
+    const bool bf16 = peak != d.peak.end() && peak->first == DType::bf16;  // V100 and older have none
     table.add({name, d.name, std::to_string(c.node.devices), fmt::format("{:.1f}", d.memory.gib()),
-               fmt::format("{:.0f}", tflops), fmt::format("{:.2f}", d.memory_bandwidth.n / 1e12),
+               fmt::format("{:.0f} {}", tflops, precision), fmt::format("{:.2f}", d.memory_bandwidth.n / 1e12),
                c.node.scale_up.bandwidth.n > 0 ? fmt::format("{:.0f}", c.node.scale_up.bandwidth.n / 1e9) : "-",
                c.fabric.nics_per_node > 0
                    ? fmt::format("{} x {:.0f} Gb/s", c.fabric.nics_per_node, c.fabric.nic_bandwidth.n * 8 / 1e9)
@@ -82,7 +85,9 @@ int clusters(bool json) {
                     {"devices_per_node", c.node.devices},
                     {"nodes", c.nodes},
                     {"memory_gib", d.memory.gib()},
-                    {"dense_bf16_tflops", tflops},
+                    {"dense_bf16_tflops", bf16 ? Json(tflops) : Json(nullptr)},
+                    {"dense_tflops", tflops},
+                    {"dense_tflops_precision", precision},
                     {"memory_bandwidth_bytes_per_s", d.memory_bandwidth.n},
                     {"scale_up_bytes_per_s", c.node.scale_up.bandwidth.n},
                     {"nics_per_node", c.fabric.nics_per_node},

@@ -1,7 +1,25 @@
 // The command line, thin: parses words, calls the libraries, prints. Commands register themselves (command.hpp).
+#include <algorithm>
 #include <csignal>
 
 #include "apps/command.hpp"
+#include "core/base/text.hpp"
+
+namespace {
+
+/// "no command 'simulat'; did you mean 'simulate'?" where the words begin with one that is no command; else nothing.
+std::string unknown_command(const CLI::App& app) {
+  const std::vector<std::string>& words = wt::apps::command_words();
+  const auto word = std::find_if(words.begin(), words.end(), [](const std::string& w) { return !w.starts_with('-'); });
+  if (word == words.end() || word->empty()) return "";
+  std::vector<std::string> names;
+  for (const CLI::App* c : app.get_subcommands([](const CLI::App*) { return true; })) names.push_back(c->get_name());
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::string nearest = wt::suggest(*word, views);
+  return "no command '" + *word + "'" + (nearest.empty() ? "" : "; " + nearest);
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is seen as EPIPE by write_out, not as a killed process
@@ -18,7 +36,9 @@ int main(int argc, char** argv) {
     // At the command that was called, if one was: its --help has what was meant.
     const auto called = at->get_subcommands();
     const std::string command = called.empty() ? "" : " " + called.front()->get_name();
-    return "windtunnel: " + std::string(e.what()) + "\nRun `windtunnel" + command + " --help` for what it takes.\n";
+    const std::string unknown = called.empty() ? unknown_command(*at) : "";
+    return "windtunnel: " + (unknown.empty() ? std::string(e.what()) : unknown) + "\nRun `windtunnel" + command +
+           " --help` for what it takes.\n";
   });
   app.footer(
       "Examples:\n"

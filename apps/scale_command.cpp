@@ -77,6 +77,8 @@ int run(const Options& o) {
                                 : o.csv ? study::print_scale_csv(result.value(), job.value(), question)
                                         : study::print_scale_screen(result.value(), job.value(), options, question));
   if (written != kOk) return written;
+  if (!result.value().complete)
+    return fail({{"scale", "interrupted: the sizes that are missing were not tried", ""}}, kMachineFault);
   for (const study::ScalePoint& p : result.value().points)
     if (p.reason.empty()) return kOk;
   return kDoesNotFit;

@@ -68,6 +68,8 @@ int run(const Options& o) {
     if (!made) return fail(made.errors(), kMachineFault);
     file.emplace(std::move(made.value()));
   }
+  if (!o.results.empty())  // left as it is: only whether it can be written
+    if (const auto results = AtomicFile::create(o.results); !results) return fail(results.errors(), kMachineFault);
   study::SearchOptions options;
   options.threads = static_cast<unsigned>(o.threads);
   options.results = o.results;
@@ -88,6 +90,12 @@ int run(const Options& o) {
                                 : o.markdown ? study::print_search_markdown(r, question)
                                              : study::print_search_screen(r, question));
   if (written != kOk) return written;
+  if (!r.complete) {
+    const size_t left = r.candidates.size() - r.outcomes.size();
+    return fail({{"search", fmt::format("interrupted: {} of {} strategies were not tried", left, r.candidates.size()),
+                  o.results.empty() ? "with --results a search goes on where it was" : "run it again to go on"}},
+                kMachineFault);
+  }
   if (r.ranking.empty()) return kDoesNotFit;
   if (file) {
     file->write(print_job(study::job_of(job.value(), r.candidates[r.outcomes[r.ranking.front()].candidate])));

@@ -28,9 +28,11 @@ int run(Options& o) {
   std::signal(SIGINT, [](int) { interrupted = true; });
   auto result = study::sensitivity(job.value(), o.study);
   if (!result) return fail(result.errors(), kDoesNotFit);
-  return write_out(o.json  ? study::print_sensitivity_json(result.value(), job.value())
-                   : o.csv ? study::print_sensitivity_csv(result.value())
-                           : study::print_sensitivity_screen(result.value(), job.value()));
+  const int written = write_out(o.json  ? study::print_sensitivity_json(result.value(), job.value())
+                                : o.csv ? study::print_sensitivity_csv(result.value())
+                                        : study::print_sensitivity_screen(result.value(), job.value()));
+  if (written != kOk || result.value().complete) return written;
+  return fail({{"sensitivity", "interrupted: what is missing was not tried", ""}}, kMachineFault);
 }
 
 const Register registration(43, [](CLI::App& parent, int& exit) {

@@ -80,10 +80,17 @@ int validate(const Options& o) {
   options.stop = &interrupted;
   auto v = study::validate(files, data.value(), study::predict_by_simulation(), options);
   if (!v) return fail(v.errors(), kBadInput);
-  return write_out(o.json       ? study::print_json(v.value())
-                   : o.markdown ? study::print_markdown(v.value())
-                   : o.bands    ? study::print_bands(v.value())
-                                : study::print_table(v.value()));
+  const int written = write_out(o.json       ? study::print_json(v.value())
+                                : o.markdown ? study::print_markdown(v.value())
+                                : o.bands    ? study::print_bands(v.value())
+                                             : study::print_table(v.value()));
+  const auto left = v.value().skipped_for.find("interrupted");
+  if (written != kOk || left == v.value().skipped_for.end()) return written;
+  return fail({{"validate",
+                fmt::format("interrupted: {} of {} rows were not predicted and the summary lacks them", left->second,
+                            v.value().rows.size()),
+                ""}},
+              kMachineFault);
 }
 
 const Register registration(60, [](CLI::App& parent, int& exit) {

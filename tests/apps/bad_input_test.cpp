@@ -130,11 +130,28 @@ TEST_F(BadInput, EveryFaultOfAFileAtOnce) {
     EXPECT_TRUE(has(r.err, piece)) << piece << "\n" << r.err;
 }
 
+TEST_F(BadInput, AWordThatIsNoCommandIsNamed) {
+  expect({"simulat job.yaml", "no command 'simulat'; did you mean 'simulate'"});
+  expect({"bogus", "no command 'bogus'"});
+  expect({"", "A subcommand is required"});
+}
+
 TEST_F(BadInput, OutputsThatCannotBeWritten) {
   fs::create_directory(folder_ / "folder.json");
   expect({"simulate examples/tiny-gpt.yaml --trace /no/such/folder/x.json", "/no/such/folder/x.json: cannot write", 4});
   const std::string folder = "simulate examples/tiny-gpt.yaml --trace " + in_folder("folder.json");
   expect({folder.c_str(), "is a directory", 4});
+  expect({"export examples/tiny-gpt.yaml --to megatron -o /no/such/folder/x.sh", "/no/such/folder/x.sh", 4});
+  expect({"calibrate /no/such/folder/x.yaml", "/no/such/folder/x.yaml", 4});
+  expect({"search examples/tiny-gpt.yaml --results /no/such/folder/x.jsonl", "/no/such/folder/x.jsonl", 4});
+  const std::string config = in_folder("ds_config.json");
+  ASSERT_EQ(run("export examples/tiny-gpt.yaml --to deepspeed -o " + config).code, 0);
+  const std::string import = "import " + config +
+                             " --model examples/llama3-70b-config.json --cluster dgx-h100 --nodes 1 --set "
+                             "training.seq_len=128 --set training.precision=bf16 -o /no/such/folder/x.yaml";
+  const Outcome imported = run(import);  // its report is told before the job is written
+  EXPECT_EQ(imported.code, 4) << imported.err;
+  EXPECT_TRUE(has(imported.err, "/no/such/folder/x.yaml")) << imported.err;
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   fs::create_symlink("/dev/full", folder_ / "full.json");
   const std::string full = "simulate examples/tiny-gpt.yaml --trace " + in_folder("full.json");

@@ -146,7 +146,12 @@ TEST_F(Program, ListsAsTablesAndJson) {
   for (const Json& m : Json::parse(run("models --json").out).at("models"))
     if (m.at("name") == "llama3-70b") { EXPECT_EQ(m.at("parameters"), 70553706496); }
   for (const Json& c : Json::parse(run("clusters --json").out).at("clusters"))
-    if (c.at("name") == "dgx-h100") { EXPECT_NEAR(c.at("dense_bf16_tflops").get<double>(), 989.4, 1); }
+    if (c.at("name") == "dgx-h100") {
+      EXPECT_NEAR(c.at("dense_bf16_tflops").get<double>(), 989.4, 1);
+    } else if (c.at("name") == "dgx-1v") {  // a V100 has no bf16
+      EXPECT_TRUE(c.at("dense_bf16_tflops").is_null());
+      EXPECT_EQ(c.at("dense_tflops_precision"), "fp16");
+    }
 }
 
 TEST_F(Program, PlanAsJson) {
@@ -170,6 +175,23 @@ TEST_F(Program, AReaderThatLeavesAndAFullDisk) {
   const int full = std::system((words + "models >/dev/full 2>/dev/null").c_str());
   EXPECT_EQ(WEXITSTATUS(full), 4);
   EXPECT_EQ(run("simulate examples/tiny-gpt.yaml --trace /dev/full").code, 2);  // no ending: the format is unknown
+}
+
+// Ctrl-C: what is there is valid, a line says that it is not all, and the exit code is not that of a whole result.
+TEST_F(Program, AnInterruptedSearchSaysSo) {
+  const auto search = [&](const char* after) {  // a slow machine may not have come to the search yet
+    const std::string words = "cd '" + std::string(WT_SOURCE_DIR) + "' && timeout --preserve-status -s INT " + after +
+                              " '" + std::string(WT_BINARY_DIR) +
+                              "/windtunnel' search examples/llama3-70b-1024-h100.yaml --threads 1 --json >" +
+                              in_folder("out") + " 2>" + in_folder("err");
+    return WEXITSTATUS(std::system(words.c_str()));
+  };
+  int code = -1;
+  for (const char* after : {"0.3", "0.6", "1.2"})
+    if ((code = search(after)) == 4) break;
+  EXPECT_EQ(code, 4);
+  EXPECT_TRUE(has(slurp(folder_ / "err"), "search: interrupted: ")) << slurp(folder_ / "err");
+  EXPECT_TRUE(Json::accept(slurp(folder_ / "out")));
 }
 
 TEST_F(Program, NothingIsLeftBesideATrace) {
@@ -226,6 +248,11 @@ TEST_F(Program, AuditOfClaimsOverTheSparsePeak) {  // P62: 400/1979 = "20 %", 48
   EXPECT_TRUE(has(run("audit --gpu h200 --tflops 420").out, "MFU: 42.4 %"));
   EXPECT_TRUE(has(run("audit --gpu h100 --tflops 480").out, "MFU: 48.5 %"));
   EXPECT_TRUE(has(run("audit --gpu h100 --tflops 400 --mfu 0.404").out, "agrees"));
+}
+
+TEST_F(Program, AuditSaysWhatIsImpossible) {
+  EXPECT_TRUE(has(run("audit --flops 3e24 --days 90 --gpus 100 --gpu h100 --mfu 0.4").out, "impossible: "));
+  EXPECT_FALSE(has(run("audit --flops 3e24 --days 90 --gpus 1000 --gpu h100 --mfu 0.4").out, "impossible: "));
 }
 
 TEST_F(Program, AuditOfAFinishedRun) {  // P108: 8B on 15T tokens in 1.3M H100-hours is 15.6 %
