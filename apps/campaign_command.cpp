@@ -91,6 +91,8 @@ int run(const Options& o) {
   if (!o.json && o.storage <= 0)
     text += fmt::format("  assumed   storage of {:.3g} GB/s for each node (--storage)\n", c.failures.storage_gb_s);
   if (const int code = write_out(text); code != kOk) return code;
+  if (!campaign.complete)
+    return fail({{"campaign", "interrupted: the runs that are missing were not simulated", ""}}, kMachineFault);
   return r.report.memory.fits == "out_of_memory" ? kDoesNotFit : kOk;
 }
 
