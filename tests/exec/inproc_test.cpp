@@ -52,6 +52,8 @@ double wanted(CollectiveKind kind, plan::Reduction how, const std::vector<std::v
     case CollectiveKind::all_gather: return in[k / size][k % size];
     case CollectiveKind::all_to_all: return in[k / (size / n)][r * (size / n) + k % (size / n)];
     case CollectiveKind::broadcast: return in[0][k];
+    case CollectiveKind::shift_up: return in[(r + n - 1) % n][k];
+    case CollectiveKind::shift_down: return in[(r + 1) % n][k];
   }
   return 0;
 }
@@ -61,9 +63,12 @@ TEST(Inproc, CollectivesDoWhatThePlanSays) {
     for (const DType type : {DType::f64, DType::f32, DType::bf16, DType::f16})
       for (const auto how : {plan::Reduction::sum, plan::Reduction::max, plan::Reduction::average})
         for (const auto kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
-                                CollectiveKind::all_to_all, CollectiveKind::broadcast})
+                                CollectiveKind::all_to_all, CollectiveKind::broadcast, CollectiveKind::shift_up,
+                                CollectiveKind::shift_down})
           for (const bool in_place : {false, true}) {
-            if (in_place && kind == CollectiveKind::all_to_all) continue;
+            const bool moves_all = kind == CollectiveKind::all_to_all || kind == CollectiveKind::shift_up ||
+                                   kind == CollectiveKind::shift_down;
+            if (in_place && moves_all) continue;
             SCOPED_TRACE(testing::Message() << plan::to_text(kind) << " " << plan::to_text(how) << " " << to_text(type)
                                             << " on " << ranks << (in_place ? " in place" : ""));
             const int64_t sizes[] = {12 * int64_t{ranks}, 1200 * int64_t{ranks}};  // two buffers in one call

@@ -194,9 +194,13 @@ TEST(Collective, WhatTheSwitchCannotReduceTakesTheRing) {
   EXPECT_EQ(chosen(Reduction::average, DType::bf16), Algorithm::ring);
   EXPECT_EQ(chosen(Reduction::max, DType::f32), Algorithm::ring);
   EXPECT_EQ(chosen(Reduction::sum, DType::f8), Algorithm::ring);
-  const auto off = cost("dgx-h100", {.nvls = false});
+  NcclOptions without, collnet;
+  without.nvls = false;
+  collnet.algorithm = Algorithm::collnet;
+  collnet.collnet = true;
+  const auto off = cost("dgx-h100", without);
   EXPECT_EQ(off.estimate(CollectiveKind::all_reduce, Reduction::sum, DType::bf16, kGiB, s).algorithm, Algorithm::ring);
-  const auto sharp = cost("dgx-h100", {.algorithm = Algorithm::collnet, .collnet = true});
+  const auto sharp = cost("dgx-h100", collnet);
   EXPECT_EQ(sharp.estimate(CollectiveKind::all_reduce, Reduction::sum, DType::bf16, kGiB, shape(c, "dgx-h100", 12, 8))
                 .algorithm,
             Algorithm::collnet);

@@ -293,12 +293,12 @@ TEST(Mapping, WhatIsNotBuiltIsSkippedWithAReason) {
       {{"fsdp: false", "fsdp: true"}, "sharded weights on pipeline stages"},
       {{"zero_stage: 1", "zero_stage: 2"}, "sharded weights on pipeline stages"},
       {{"zero_stage: 1", "zero_stage: 3"}, "sharded weights on pipeline stages"},
-      {{"cp: 1", "cp: 2"}, "context parallelism"},
+      {{"cp: 1", "cp: 2"}, "does not give 16 GPUs"},
       {{"precision: bf16", "precision: fp4 (nvfp4)"}, "fp4"},
       {{"task: pretrain", "task: lora"}, "lora"},
       {{"offload: none", "offload: optimizer"}, "offload"},
       {{"recompute: selective", "'recompute': 'selective (norm, act)'"}, "recompute"},
-      {{"schedule: 1F1B", "schedule: ZB-2p"}, "schedule 'ZB-2p'"},
+      {{"schedule: 1F1B", "schedule: DualPipe"}, "schedule 'DualPipe'"},
       {{"gpu: A100-SXM4-80GB", "gpu: TPU v4"}, "GPU 'TPU v4'"},
       {{"tier: A", "tier: D"}, "tier D"},
       {{"layers: 8, ", ""}, "shape"},
@@ -511,12 +511,12 @@ TEST(Summary, WeightsQuantilesAndBias) {
 }
 
 TEST(Summary, SkippingCounts) {
-  const std::string text = std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"cp: 1", "cp: 2"}});
+  const std::string text = std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: lora"}});
   const Validation v = run(text, constant(2));
   EXPECT_EQ(v.all.rows, 2u);
   EXPECT_EQ(v.all.skipped, 1u);
   EXPECT_DOUBLE_EQ(v.all.coverage, 0.5);
-  EXPECT_EQ(v.skipped_for.at("context parallelism is not built yet"), 1u);
+  EXPECT_EQ(v.skipped_for.at("task 'lora' is not built yet"), 1u);
 }
 
 TEST(Selection, GroupTierAndIds) {
@@ -543,8 +543,8 @@ TEST(Selection, InterruptedRowsAreSkipped) {
 }
 
 TEST(Printing, JsonKeepsTheContract) {
-  const auto j = nlohmann::json::parse(
-      print_json(run(std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"cp: 1", "cp: 2"}}), constant(2.5))));
+  const auto j = nlohmann::json::parse(print_json(run(
+      std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: lora"}}), constant(2.5))));
   for (const char* key : {"id", "status", "reason", "predicted_step_time_s", "measured_step_time_s", "relative_error",
                           "predicted_peak_gib", "measured_peak_gib", "memory_kind", "cluster", "tier"})
     for (const auto& row : j["rows"]) EXPECT_TRUE(row.contains(key)) << key;
@@ -558,9 +558,9 @@ TEST(Printing, JsonKeepsTheContract) {
 
 TEST(Printing, TableAndMarkdownHoldEveryRow) {
   const Validation v =
-      run(std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"cp: 1", "cp: 2"}}), constant(2.5));
+      run(std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: lora"}}), constant(2.5));
   EXPECT_THAT(print_table(v), HasSubstr("+25.0 %"));
-  EXPECT_THAT(print_table(v), HasSubstr("context parallelism is not built yet"));
+  EXPECT_THAT(print_table(v), HasSubstr("task 'lora' is not built yet"));
   EXPECT_THAT(print_markdown(v), HasSubstr("| one "));
 }
 
