@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "core/lower/lower.hpp"
 #include "tests/exec/train.hpp"
@@ -61,15 +63,17 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// Of one rank; each test asks for it again.
-const Trained& one_rank(const Variant& model, DType floats) {
-  static std::map<std::pair<std::string, DType>, Trained> known;
-  auto& t = known[{model.name, floats}];
+/// Of one rank; each test asks for it again. `job`: a strategy may ask for tables of their own at both ends.
+const Trained& one_rank(const Variant& model, const JobSpec& job, DType floats) {
+  static std::map<std::tuple<std::string, bool, DType>, Trained> known;
+  auto& t = known[{model.name, job.model.tied_embeddings, floats}];
   if (t.losses.empty()) {
     TrainOptions o;
     o.floats = floats;
     o.steps = kSteps;
-    t = train(job_of(model), o);
+    JobSpec alone = job_of(model);
+    alone.model.tied_embeddings = job.model.tied_embeddings;
+    t = train(alone, o);
   }
   return t;
 }
@@ -79,7 +83,7 @@ class Parity : public testing::TestWithParam<Case> {};
 TEST_P(Parity, LossesInDoublesAreThoseOfOneRank) {
   JobSpec job = job_of(GetParam().model);
   GetParam().strategy.change(job);
-  const Trained one = one_rank(GetParam().model, DType::f64), many = train(job);
+  const Trained one = one_rank(GetParam().model, job, DType::f64), many = train(job);
   ASSERT_EQ(one.failure, "");
   ASSERT_EQ(many.failure, "");
   ASSERT_EQ(many.losses.size(), static_cast<size_t>(kSteps));
@@ -94,7 +98,7 @@ TEST_P(Parity, LossesInSinglesAreThoseOfOneRank) {
   GetParam().strategy.change(job);
   TrainOptions o;
   o.floats = DType::f32;
-  const Trained& one = one_rank(GetParam().model, DType::f32);
+  const Trained& one = one_rank(GetParam().model, job, DType::f32);
   const Trained many = train(job, o);
   ASSERT_EQ(many.failure, "");
   for (size_t i = 0; i < many.losses.size(); ++i)
@@ -128,7 +132,7 @@ TEST_P(ShardedParity, LossesInDoublesAreThoseOfOneRank) {
     GetParam().change(job);
     TrainOptions o;
     o.weights = false;
-    const Trained &one = one_rank(model, DType::f64), many = train(job, o);
+    const Trained &one = one_rank(model, job_of(model), DType::f64), many = train(job, o);
     ASSERT_EQ(many.failure, "");
     ASSERT_EQ(many.losses.size(), static_cast<size_t>(kSteps));
     for (size_t i = 0; i < many.losses.size(); ++i)
@@ -146,7 +150,7 @@ TEST(Reference, TrainsTheSame) {
     const auto p = lower::lower(job_of(model));
     ASSERT_TRUE(p.ok());
     reference::Reference oracle(p.value(), {.learning_rate = 1e-2});
-    const Trained& one = one_rank(model, DType::f64);
+    const Trained& one = one_rank(model, job_of(model), DType::f64);
     ASSERT_EQ(one.failure, "");
     for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_LT(relative(one.losses[i], oracle.step()), 1e-10) << i;
     for (const auto& [name, layer] : oracle.weights())
@@ -171,7 +175,7 @@ TEST(Dropout, IsTheSameUnderEveryStrategy) {
   o.steps = 5;
   const Trained one = train(job, o);
   ASSERT_EQ(one.failure, "");
-  const Trained& without = one_rank(models()[0], DType::f64);
+  const Trained& without = one_rank(models()[0], job_of(models()[0]), DType::f64);
   EXPECT_GT(relative(one.losses[0], without.losses[0]), 1e-6);
   EXPECT_GT(relative(one.losses[1], one.losses[0]), 1e-6);
   for (const char* name : {"tp2", "pp2_1f1b", "pp2_interleaved_chunks", "dp2_ddp", "dp2_zero1", "recompute_full"}) {
@@ -248,7 +252,7 @@ TEST(Bugs, AreSeenByTheLossCurve) {
     TrainOptions o;
     o.steps = 3;
     const Trained broken = train(p.value(), o);
-    const Trained& one = one_rank(models()[0], DType::f64);
+    const Trained& one = one_rank(models()[0], job_of(models()[0]), DType::f64);
     bool seen = !broken.failure.empty();
     for (size_t i = 0; i < broken.losses.size(); ++i)
       seen = seen || !(relative(broken.losses[i], one.losses[i]) < 1e-10);
