@@ -59,7 +59,7 @@ class Builder {
       for (const size_t t : of) out.push_back({&c_.tensors[t].values, 0, all(t).size});
       return out;
     };
-    reference::run_kernel(op, operands(reads), operands(writes), {});
+    reference::run_kernel(op, operands(reads), operands(writes), {c_.context.group_index, c_.context.group_size});
     for (const size_t t : writes)
       for (double& v : c_.tensors[t].values) v = rounded(v, c_.tensors[t].dtype);
   }
@@ -68,6 +68,7 @@ class Builder {
   void norm();
   void heads();
   void attention();
+  void context();
   void elementwise();
   void tables();
   void loss();
@@ -223,6 +224,64 @@ void Builder::attention() {
   }
 }
 
+/// Ranks that share sequences: those of a row, of another member (not causal: a row then sees all), or of all members.
+void Builder::context() {
+  const int64_t ranks = 1 + (s_.d - 1) % 4, batch = 1 + (s_.a - 1) % 3, kv_heads = 1 + (s_.c - 1) % 2;
+  const int64_t length = 2 * (1 + (s_.b - 1) % 20), d = s_.e, heads = 2 * kv_heads;
+  c_.context.group_size = ranks;
+  c_.context.group_index = static_cast<int64_t>(s_.seed % static_cast<uint64_t>(ranks));
+  c_.terms = static_cast<double>(std::max(ranks * length, d) * 2);
+  c_.products_in_storage = true;
+  c_.magnitude = kInput;
+  const int64_t q_size = batch * length * heads * d, kv_size = 2 * batch * length * kv_heads * d;
+  const auto rows = [&] { return tensor(storage_, q_size); };
+  const auto sums = [&] { return tensor(wide(), batch * length * heads); };
+  dims(batch, length, heads, kv_heads, d);
+  const bool every = option(0);
+  c_.compute.function = every ? plan::kAllBlocks : static_cast<uint8_t>((s_.a + s_.c) % ranks);
+  c_.compute.causal = option(1) && (every || c_.compute.function == 0);
+  const auto keys = [&] { return tensor(storage_, kv_size * (every ? ranks : 1)); };
+  switch (c_.compute.kernel) {
+    case Kernel::split_qkv:
+      read(tensor(storage_, q_size + kv_size));
+      write(rows());
+      write(tensor(storage_, kv_size));
+      return;
+    case Kernel::join_qkv:
+      read(rows());
+      read(tensor(storage_, kv_size));
+      write(tensor(storage_, q_size + kv_size));
+      return;
+    case Kernel::block_attention_forward:
+      read(rows());
+      read(keys());
+      write(rows());
+      write(sums());
+      return;
+    case Kernel::block_attention_backward: {
+      const size_t q = rows(), kv = keys(), out = rows(), lse = sums();
+      from_reference(Kernel::block_attention_forward, {q, kv}, {out, lse});
+      c_.compute.accumulate = option(2);
+      read(rows());
+      for (const size_t t : {q, kv, out, lse}) read(t);
+      write(rows());
+      write(keys());
+      return;
+    }
+    case Kernel::merge_attention: {
+      const size_t part = rows(), part_lse = sums(), out = rows(), lse = sums();
+      for (const size_t t : {part, part_lse, out, lse}) read(t);
+      write(option(0) ? out : rows());
+      write(option(0) ? lse : sums());
+      return;
+    }
+    default:  // whole rows change places
+      dims(batch * length, heads * d, batch);
+      read(tensor(storage_, q_size * ranks));
+      write(tensor(storage_, q_size * ranks));
+  }
+}
+
 void Builder::elementwise() {
   const int64_t rows = s_.a, h = s_.b, n = rows * h;
   dims(rows, h);
@@ -317,10 +376,13 @@ void Builder::tables() {
     }
     return;
   }
-  dims(rows, h, s_.c);  // a positions of c samples, in a table for one more
+  // a positions of c samples on each rank that shares sequences (an even number where several do), in a table for one more
+  if (s_.a % 2 != 0) c_.context.group_size = 1, c_.context.group_index = 0;
+  dims(rows, h, s_.c);
   const size_t x = tensor(storage_, rows * h);
   read(x);
-  const size_t table = tensor(k == Kernel::position_forward ? storage_ : gradient, (s_.a + 1) * h);
+  const size_t table =
+      tensor(k == Kernel::position_forward ? storage_ : gradient, (s_.a * c_.context.group_size + 1) * h);
   if (k == Kernel::position_forward) read(table);
   write(k == Kernel::position_backward ? table : (option(2) ? x : tensor(storage_, rows * h)));
 }
@@ -462,7 +524,7 @@ Case Builder::build() {
     case Kernel::merge_attention:
     case Kernel::split_columns:
     case Kernel::gather_sequence:
-    case Kernel::deal_sequence: break;  // held to the training of one rank: tests/exec/parity_test.cpp
+    case Kernel::deal_sequence: context(); break;
   }
   return std::move(c_);
 }
@@ -486,7 +548,9 @@ int options_of(Kernel k) {
     case Kernel::loss_max:
     case Kernel::loss_sums:
     case Kernel::loss_forward:
+    case Kernel::block_attention_backward:
     case Kernel::loss_backward: return 3;
+    case Kernel::block_attention_forward:
     case Kernel::norm_forward:
     case Kernel::qk_norm_forward:
     case Kernel::qk_norm_backward:
@@ -495,6 +559,7 @@ int options_of(Kernel k) {
     case Kernel::softmax_forward:
     case Kernel::add:
     case Kernel::copy: return 2;
+    case Kernel::merge_attention:
     case Kernel::bias_gradient:
     case Kernel::rope_forward:
     case Kernel::rope_backward:

@@ -82,6 +82,9 @@ std::vector<Parameter> parameters() {
       for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16}) all.emplace_back(m, k, t);
       if (static_cast<Kernel>(k) == Kernel::gemm) all.emplace_back(m, k, DType::f8);
     }
+  for (const std::string& m : machine_names())
+    for (int k = static_cast<int>(Kernel::split_qkv); m != "cuda" && k <= static_cast<int>(Kernel::deal_sequence); ++k)
+      for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16}) all.emplace_back(m, k, t);
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Kernels, Conformance, testing::ValuesIn(parameters()), name_of);
