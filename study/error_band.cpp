@@ -15,7 +15,7 @@ namespace wt::study {
 
 namespace {
 
-constexpr std::string_view kColumns[] = {"kernels", "runs", "settings", "low", "high"};
+constexpr std::string_view kColumns[] = {"kernels", "kind", "runs", "settings", "low", "high"};
 constexpr double kShareBelow = 0.1, kShareAbove = 0.9;
 // A tenth of the runs lies beyond either end: fewer runs than this say nothing about the ends.
 constexpr int64_t kEnoughRuns = 10, kEnoughSettings = 3;
@@ -33,31 +33,63 @@ double quantile(const std::vector<Weighted>& sorted, double share) {
   return sorted.back().value;
 }
 
-ErrorBand band_of_runs(const std::string& kernels, std::span<const ComparedRun* const> runs) {
+ErrorBand band_of_runs(const std::string& kernels, const std::string& kind, std::span<const ComparedRun* const> runs) {
   std::map<std::string, int64_t> in_setting;
   for (const ComparedRun* r : runs) ++in_setting[r->setting];
   std::vector<Weighted> ratios;
   for (const ComparedRun* r : runs)
     ratios.push_back({r->measured_s / r->predicted_s, 1 / static_cast<double>(in_setting[r->setting])});
   std::sort(ratios.begin(), ratios.end(), [](const Weighted& a, const Weighted& b) { return a.value < b.value; });
-  return {kernels, static_cast<int64_t>(runs.size()), static_cast<int64_t>(in_setting.size()),
-          quantile(ratios, kShareBelow), quantile(ratios, kShareAbove)};
+  return {kernels,
+          kind,
+          static_cast<int64_t>(runs.size()),
+          static_cast<int64_t>(in_setting.size()),
+          quantile(ratios, kShareBelow),
+          quantile(ratios, kShareAbove)};
+}
+
+const ErrorBand* find(std::span<const ErrorBand> bands, std::string_view kernels, std::string_view kind) {
+  for (const ErrorBand& b : bands)
+    if (b.kernels == kernels && b.kind == kind) return &b;
+  return nullptr;
+}
+
+/// With a blank behind: "4 of 5 published fp8 h100 runs".
+std::string_view words_of(std::string_view kind) {
+  if (kind == "experts") return "mixture-of-experts ";
+  if (kind == "fp8") return "fp8 ";
+  if (kind == "sharded") return "FSDP and ZeRO-3 ";
+  return "dense ";
 }
 
 }  // namespace
 
+std::string kind_of(const JobSpec& job) {
+  if (job.model.moe) return "experts";
+  if (job.training.compute_dtype == DType::f8) return "fp8";
+  switch (job.strategy.data_parallel) {
+    case DataParallel::zero3:
+    case DataParallel::fsdp:
+    case DataParallel::fsdp2: return "sharded";
+    default: return "dense";
+  }
+}
+
 std::string kernels_of(const DeviceSpec& device) { return device.kernels.empty() ? "roofline" : device.kernels; }
 
 std::vector<ErrorBand> error_bands(std::span<const ComparedRun> runs) {
-  std::map<std::string, std::vector<const ComparedRun*>> by_kernels;
+  std::map<std::pair<std::string, std::string>, std::vector<const ComparedRun*>> by_both;
+  std::map<std::string, std::vector<const ComparedRun*>> by_kind;
   std::vector<const ComparedRun*> all;
   for (const ComparedRun& r : runs) {
-    by_kernels[r.kernels].push_back(&r);
+    by_both[{r.kernels, r.kind}].push_back(&r);
+    by_kind[r.kind].push_back(&r);
     all.push_back(&r);
   }
   std::vector<ErrorBand> bands;
-  for (const auto& [kernels, some] : by_kernels) bands.push_back(band_of_runs(kernels, some));
-  if (!all.empty()) bands.push_back(band_of_runs("all", all));
+  for (const auto& [both, some] : by_both) bands.push_back(band_of_runs(both.first, both.second, some));
+  for (const auto& [kind, some] : by_kind) bands.push_back(band_of_runs("all", kind, some));
+  if (!all.empty()) bands.push_back(band_of_runs("all", "all", all));
   return bands;
 }
 
@@ -66,9 +98,9 @@ std::string print_error_bands(std::span<const ErrorBand> bands) {
       "# Measured step / predicted step of the runs in docs/validation.md, 10th and 90th percentile; a setting "
       "(cluster,\n"
       "# model, paper) weighs as one run. Written by `windtunnel validate FILES --bands`; not edited by hand.\n"
-      "kernels,runs,settings,low,high\n";
+      "kernels,kind,runs,settings,low,high\n";
   for (const ErrorBand& b : bands)
-    out += fmt::format("{},{},{},{:.3f},{:.3f}\n", b.kernels, b.runs, b.settings, b.low, b.high);
+    out += fmt::format("{},{},{},{},{:.3f},{:.3f}\n", b.kernels, b.kind, b.runs, b.settings, b.low, b.high);
   return out;
 }
 
@@ -78,29 +110,32 @@ Result<std::vector<ErrorBand>> read_error_bands(const std::string& path) {
   sim::Csv& c = csv.value();
   std::vector<ErrorBand> bands;
   for (size_t row = 0; row < c.rows(); ++row) {
-    ErrorBand b{std::string(c.text(row, 0)), static_cast<int64_t>(c.number(row, 1)),
-                static_cast<int64_t>(c.number(row, 2)), c.number(row, 3), c.number(row, 4)};
-    if (!(b.low > 0)) c.fail(row, 3, "is not above zero");
-    if (!(b.high >= b.low)) c.fail(row, 4, "is below 'low'");
+    ErrorBand b{std::string(c.text(row, 0)),
+                std::string(c.text(row, 1)),
+                static_cast<int64_t>(c.number(row, 2)),
+                static_cast<int64_t>(c.number(row, 3)),
+                c.number(row, 4),
+                c.number(row, 5)};
+    if (!(b.low > 0)) c.fail(row, 4, "is not above zero");
+    if (!(b.high >= b.low)) c.fail(row, 5, "is below 'low'");
     bands.push_back(std::move(b));
   }
-  if (std::ranges::find(bands, "all", &ErrorBand::kernels) == bands.end())
-    c.errors().push_back({path, "no row 'all'", ""});
+  if (!find(bands, "all", "all")) c.errors().push_back({path, "no row 'all' of kind 'all'", ""});
   if (!c.errors().empty()) return c.errors();
   return bands;
 }
 
 JobBand band_of(const JobSpec& job, std::span<const ErrorBand> bands) {
-  const std::string kernels = kernels_of(job.cluster.device);
-  const auto own = std::ranges::find(bands, kernels, &ErrorBand::kernels);
-  const auto all = std::ranges::find(bands, "all", &ErrorBand::kernels);
-  const bool enough = own != bands.end() && own->runs >= kEnoughRuns && own->settings >= kEnoughSettings;
-  const ErrorBand& used = enough ? *own : *all;
-  std::string basis = fmt::format("4 of 5 published {}runs lay so near their prediction ({} runs, {} settings)",
-                                  enough ? kernels + " " : "", with_commas(used.runs), with_commas(used.settings));
-  if (!enough) basis += fmt::format("; {} of them with {} kernels", own == bands.end() ? 0 : own->runs, kernels);
-  const DType compute = job.training.compute_dtype;
-  if (compute != DType::bf16 && compute != DType::f16) basis += fmt::format("; none in {}", spelled(compute));
+  const std::string kernels = kernels_of(job.cluster.device), kind = kind_of(job);
+  const ErrorBand *own = find(bands, kernels, kind), *like = find(bands, "all", kind), *all = find(bands, "all", "all");
+  const auto enough = [](const ErrorBand* b) { return b && b->runs >= kEnoughRuns && b->settings >= kEnoughSettings; };
+  const bool by_kernels = enough(own), by_kind = by_kernels || enough(like);
+  const ErrorBand& used = by_kernels ? *own : by_kind ? *like : *all;
+  std::string basis = fmt::format("4 of 5 published {}{}runs lay so near their prediction ({} runs, {} settings)",
+                                  by_kind ? words_of(kind) : "", by_kernels ? kernels + " " : "",
+                                  with_commas(used.runs), with_commas(used.settings));
+  if (!by_kernels)
+    basis += fmt::format("; {} of them {}with {} kernels", own ? own->runs : 0, by_kind ? "" : words_of(kind), kernels);
   return {used.low, used.high, std::move(basis)};
 }
 

@@ -91,6 +91,7 @@ Row judge(const Case& row, const Mapping& mapping, const MemoryKind& kind, const
     }
     if (measured) out.basis = measured->basis;
     out.kernels = kernels_of(job.value().cluster.device);
+    out.kind = kind_of(job.value());
     outcomes.push_back({std::move(prediction.value()), measured ? measured->seconds : 0});
   }
   if (outcomes.empty()) {

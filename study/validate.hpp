@@ -43,7 +43,7 @@ std::string_view to_text(RowStatus);
 
 struct Row {
   std::string id, group, tier, cluster, source, gpu, framework;
-  std::string kernels;  // of the device that the job was predicted on (study/error_band.hpp)
+  std::string kernels, kind;  // of the device that the job was predicted on, and of the job (study/error_band.hpp)
   RowStatus status = RowStatus::skipped;
   std::string reason;  // of a skipped row
   std::vector<std::string> assumptions;

@@ -49,6 +49,7 @@ Json json_of(const Row& r) {
   j["group"] = r.group;
   j["gpu"] = r.gpu;
   j["kernels"] = r.kernels;
+  j["kind"] = r.kind;
   j["framework"] = r.framework;
   j["tp"] = r.tp;
   j["pp"] = r.pp;
@@ -230,7 +231,8 @@ std::string print_markdown(const Validation& v) {
 std::string print_bands(const Validation& v) {
   std::vector<ComparedRun> runs;
   for (const Row& r : v.rows)
-    if (r.relative_error) runs.push_back({r.kernels, r.cluster, *r.predicted_step_time_s, *r.measured_step_time_s});
+    if (r.relative_error)
+      runs.push_back({r.kernels, r.kind, r.cluster, *r.predicted_step_time_s, *r.measured_step_time_s});
   return print_error_bands(error_bands(runs));
 }
 
