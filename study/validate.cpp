@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
-#include <thread>
 
 #include "core/spec/read.hpp"
 #include "study/error_band.hpp"
+#include "study/on_threads.hpp"
 
 namespace wt::study {
 namespace {
@@ -301,27 +301,19 @@ Result<Validation> validate(const std::vector<CaseFile>& files, const ValidateDa
     kinds.push_back(memory_kind_of(*row, data));
   }
   out.rows.resize(chosen.size());
-  std::atomic<size_t> next{0};
   size_t done = 0;
   std::mutex report;
-  const auto work = [&] {
-    for (size_t i = next++; i < chosen.size(); i = next++) {
-      Mapping mapping;
-      if (options.stop && options.stop->load())
-        mapping.skip = "interrupted";
-      else
-        mapping = mappings[i];
-      out.rows[i] = judge(*chosen[i], mapping, kinds[i], predict);
-      const std::lock_guard lock(report);
-      ++done;
-      if (options.progress) options.progress(done, chosen.size());
-    }
-  };
-  const unsigned count = std::max(1u, options.threads ? options.threads : std::thread::hardware_concurrency());
-  std::vector<std::thread> threads;
-  for (unsigned t = 1; t < count; ++t) threads.emplace_back(work);
-  work();
-  for (std::thread& t : threads) t.join();
+  on_threads(options.threads, chosen.size(), [&](size_t i) {
+    Mapping mapping;
+    if (options.stop && options.stop->load())
+      mapping.skip = "interrupted";
+    else
+      mapping = mappings[i];
+    out.rows[i] = judge(*chosen[i], mapping, kinds[i], predict);
+    const std::lock_guard lock(report);
+    ++done;
+    if (options.progress) options.progress(done, chosen.size());
+  });
   summarise(out);
   return out;
 }
