@@ -71,10 +71,14 @@ Curve train(const plan::Plan& plan, const std::string& root, int64_t steps, std:
   return out;
 }
 
-plan::Plan plan_of(const Variant& model, const Variant& strategy, bool mixed = false) {
+/// `like`: a strategy whose needs of the model (tables of their own at both ends) are met too.
+plan::Plan plan_of(const Variant& model, const Variant& strategy, bool mixed = false, const Variant* like = nullptr) {
   JobSpec job = reference::tiny_job();
   model.change(job);
+  JobSpec alike = job;
+  if (like) like->change(alike);
   strategy.change(job);
+  job.model.tied_embeddings = job.model.tied_embeddings && alike.model.tied_embeddings;
   if (mixed) {
     job.training.param_dtype = job.training.compute_dtype = DType::bf16;
     job.training.master_weights = true;
@@ -126,7 +130,7 @@ TEST_P(Resume, FromASaveBesideTheTraining) {
 TEST_P(Resume, OnAnotherMeshAsIfItHadNotStopped) {
   const std::vector<Variant> all = strategies();
   for (const Variant& model : models()) {
-    const plan::Plan one = plan_of(model, all[0]);
+    const plan::Plan one = plan_of(model, all[0], false, &GetParam());
     const std::string reference = fresh((model.name + "reference").c_str());
     const Curve whole = train(one, reference, kBefore + kAfter, DType::f64, false);
     ASSERT_EQ(whole.failure, "");
