@@ -43,13 +43,14 @@ double AttentionShape::computed_share() const {
 namespace {
 
 struct AttentionBytes {
-  int64_t q, kv, lse, scores;  // kv: k or v alone
+  int64_t q, kv, lse;  // kv: k or v alone
 };
 AttentionBytes bytes_of(const AttentionShape& a) {
   const int64_t tokens = a.batch * a.seq, e = size_of(a.dtype);
-  return {tokens * a.heads * a.head_dim * e, tokens * a.kv_heads * a.head_dim * e, tokens * a.heads * 4,
-          a.batch * a.heads * a.seq * a.seq * e};
+  return {tokens * a.heads * a.head_dim * e, tokens * a.kv_heads * a.head_dim * e, tokens * a.heads * 4};
 }
+/// Asked of unfused attention alone: flash attention takes sequences whose scores are too many to count.
+int64_t score_bytes(const AttentionShape& a) { return a.batch * a.heads * a.seq * a.seq * size_of(a.dtype); }
 
 Compute attention(const AttentionShape& a, Kernel kernel, double flops, int64_t read, int64_t written) {
   Compute c;
@@ -154,38 +155,37 @@ Compute reorder_qkv(Kernel kernel, const AttentionShape& a) {
 
 Compute scores_forward(const AttentionShape& a) {
   const auto b = bytes_of(a);
-  return attention(a, Kernel::scores_forward, product_flops(a), b.q + b.kv, b.scores);
+  return attention(a, Kernel::scores_forward, product_flops(a), b.q + b.kv, score_bytes(a));
 }
 Compute context_forward(const AttentionShape& a) {
   const auto b = bytes_of(a);
-  return attention(a, Kernel::context_forward, product_flops(a), b.scores + b.kv, b.q);
+  return attention(a, Kernel::context_forward, product_flops(a), score_bytes(a) + b.kv, b.q);
 }
 Compute context_backward(const AttentionShape& a) {
   const auto b = bytes_of(a);
-  Compute c = attention(a, Kernel::context_backward, 2 * product_flops(a), b.q + 2 * b.scores + b.kv, b.scores + b.kv);
+  Compute c = attention(a, Kernel::context_backward, 2 * product_flops(a), b.q + 2 * score_bytes(a) + b.kv,
+                        score_bytes(a) + b.kv);
   c.launches = 2;
   return c;
 }
 Compute scores_backward(const AttentionShape& a) {
   const auto b = bytes_of(a);
-  Compute c = attention(a, Kernel::scores_backward, 2 * product_flops(a), 2 * b.scores + b.q + b.kv, b.q + b.kv);
+  Compute c = attention(a, Kernel::scores_backward, 2 * product_flops(a), 2 * score_bytes(a) + b.q + b.kv, b.q + b.kv);
   c.launches = 2;
   return c;
 }
 
 Compute softmax_forward(const AttentionShape& a, bool fused) {
-  const auto b = bytes_of(a);
   const int64_t passes = fused ? 1 : 3;  // scale, mask, softmax
-  Compute c = attention(a, Kernel::softmax_forward, 5.0 * static_cast<double>(b.scores / size_of(a.dtype)),
-                        passes * b.scores, passes * b.scores);
+  Compute c = attention(a, Kernel::softmax_forward, 5.0 * static_cast<double>(score_bytes(a) / size_of(a.dtype)),
+                        passes * score_bytes(a), passes * score_bytes(a));
   c.launches = static_cast<uint16_t>(passes);
   return c;
 }
 Compute softmax_backward(const AttentionShape& a, bool fused) {
-  const auto b = bytes_of(a);
   const int64_t passes = fused ? 1 : 2;
-  Compute c = attention(a, Kernel::softmax_backward, 4.0 * static_cast<double>(b.scores / size_of(a.dtype)),
-                        (passes + 1) * b.scores, passes * b.scores);
+  Compute c = attention(a, Kernel::softmax_backward, 4.0 * static_cast<double>(score_bytes(a) / size_of(a.dtype)),
+                        (passes + 1) * score_bytes(a), passes * score_bytes(a));
   c.launches = static_cast<uint16_t>(passes);
   return c;
 }
