@@ -74,9 +74,9 @@ void make_exact(Outcome& out, const JobSpec& job) {
 }
 
 /// What results are of: another job or space has another. The text of both, hashed.
-std::string identity_of(const JobSpec& job, const std::vector<Candidate>& all) {
+std::string identity_of(const JobSpec& job, const std::vector<SearchPoint>& all) {
   uint64_t hash = fnv1a(print_job(job));
-  for (const Candidate& c : all)
+  for (const SearchPoint& c : all)
     hash = fnv1a(fmt::format("{} {} {}", c.nodes, c.micro_batch, print_strategy(c.strategy)), hash);
   return fmt::format("{:016x}", hash);
 }
@@ -225,7 +225,7 @@ Result<SearchResult> search(const JobSpec& job, const SearchSpace& space, const 
   size_t done = r.resumed;
   const auto work = [&](size_t i) {
     if (options.stop && options.stop->load(std::memory_order_relaxed)) return;
-    const Candidate& c = r.candidates[i];
+    const SearchPoint& c = r.candidates[i];
     outcomes[i] = evaluate(job_of(job, c), models.value().at(c.nodes), i);
     const std::scoped_lock lock(told);
     if (results) results->append(*outcomes[i]);

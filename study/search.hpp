@@ -32,13 +32,13 @@ struct SearchSpace {
 SearchSpace default_space(const JobSpec& job, int64_t largest_micro_batch = 8);
 
 /// One point: what differs from the job.
-struct Candidate {
+struct SearchPoint {
   int64_t nodes = 0, micro_batch = 1;
   StrategySpec strategy;
 };
 /// In a stated order, the same on every machine. Only combinations that divide: others have no name in the space.
-std::vector<Candidate> candidates(const JobSpec& job, const SearchSpace& space);
-JobSpec job_of(const JobSpec& job, const Candidate& candidate);
+std::vector<SearchPoint> candidates(const JobSpec& job, const SearchSpace& space);
+JobSpec job_of(const JobSpec& job, const SearchPoint& candidate);
 
 enum class Fate : uint8_t {
   simulated,
@@ -66,7 +66,7 @@ struct SearchOptions {
 };
 
 struct SearchResult {
-  std::vector<Candidate> candidates;
+  std::vector<SearchPoint> candidates;
   std::vector<Outcome> outcomes;  // by candidate; fewer than candidates if it was stopped
   std::vector<size_t> ranking;    // indices of outcomes that were simulated, fastest first; equal ones by memory
   std::vector<size_t> front;      // of these: nothing else is as fast with as little memory on as few GPUs

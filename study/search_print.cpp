@@ -28,7 +28,7 @@ class Rows {
  public:
   Rows(const SearchResult& r, const SearchQuestion& q) : r_(r), q_(q) {}
 
-  const Candidate& candidate(size_t i) const { return r_.candidates[r_.outcomes[i].candidate]; }
+  const SearchPoint& candidate(size_t i) const { return r_.candidates[r_.outcomes[i].candidate]; }
   int64_t gpus(size_t i) const { return candidate(i).nodes * q_.job.cluster.node.devices; }
   Money money(size_t i) const {
     Money m;
@@ -49,7 +49,7 @@ class Rows {
   }
   std::vector<std::string> row(size_t i) const {
     const Outcome& o = r_.outcomes[i];
-    const Candidate& c = candidate(i);
+    const SearchPoint& c = candidate(i);
     const StrategySpec& s = c.strategy;
     std::vector<std::string> out{to_text(Time::from_seconds(o.step_s)),
                                  fmt::format("{:.1f} %", o.mfu * 100),
@@ -78,7 +78,7 @@ class Rows {
   template <class Of>
   bool varies(Of of) const {
     return std::any_of(r_.candidates.begin(), r_.candidates.end(),
-                       [&](const Candidate& c) { return of(c.strategy) > 1; });
+                       [&](const SearchPoint& c) { return of(c.strategy) > 1; });
   }
 
   const SearchResult& r_;
@@ -132,7 +132,7 @@ std::string deadline_text(const SearchResult& r, const SearchQuestion& q) {
 }
 
 /// What to type to get the point as a job: the keys that differ.
-std::string as_set(const JobSpec& job, const Candidate& c) {
+std::string as_set(const JobSpec& job, const SearchPoint& c) {
   const StrategySpec& s = c.strategy;
   std::string out = fmt::format(
       "--nodes {} --set strategy.tensor={} --set strategy.pipeline={} --set strategy.virtual_stages={} "
@@ -148,7 +148,7 @@ std::string as_set(const JobSpec& job, const Candidate& c) {
 Json json_of(const SearchResult& r, const SearchQuestion& q, size_t i) {
   const Rows rows(r, q);
   const Outcome& o = r.outcomes[i];
-  const Candidate& c = rows.candidate(i);
+  const SearchPoint& c = rows.candidate(i);
   const StrategySpec& s = c.strategy;
   Json j{{"gpus", rows.gpus(i)},
          {"nodes", c.nodes},
@@ -223,7 +223,7 @@ std::string print_search_csv(const SearchResult& r, const SearchQuestion& q) {
   const Rows rows(r, q);
   for (const size_t i : r.ranking) {
     const Outcome& o = r.outcomes[i];
-    const Candidate& c = rows.candidate(i);
+    const SearchPoint& c = rows.candidate(i);
     const StrategySpec& s = c.strategy;
     const Money m = rows.money(i);
     out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", rows.gpus(i), c.nodes, o.step_s,

@@ -59,8 +59,8 @@ SearchSpace default_space(const JobSpec& job, int64_t largest_micro_batch) {
   return space;
 }
 
-std::vector<Candidate> candidates(const JobSpec& job, const SearchSpace& space) {
-  std::vector<Candidate> out;
+std::vector<SearchPoint> candidates(const JobSpec& job, const SearchSpace& space) {
+  std::vector<SearchPoint> out;
   const int64_t layers = job.model.layers;
   std::map<std::tuple<std::string, int64_t, int64_t>, bool> known;
   const auto known_takes = [&](const std::string& schedule, int64_t pipeline, int64_t chunks) {
@@ -68,25 +68,25 @@ std::vector<Candidate> candidates(const JobSpec& job, const SearchSpace& space) 
     if (is_new) at->second = takes(schedule, pipeline, chunks);
     return at->second;
   };
-  const auto with_schedules = [&](const Candidate& cut) {
+  const auto with_schedules = [&](const SearchPoint& cut) {
     for (const int64_t chunks : space.virtual_stages)
       for (const std::string& schedule : space.schedules) {
         const bool pipeline = cut.strategy.pipeline > 1;
         if (!pipeline && (chunks > 1 || schedule != space.schedules.front())) continue;
         if (layers % (cut.strategy.pipeline * chunks) != 0) continue;
         if (pipeline && !known_takes(schedule, cut.strategy.pipeline, chunks)) continue;
-        Candidate c = cut;
+        SearchPoint c = cut;
         c.strategy.schedule = pipeline ? schedule : "1f1b";
         c.strategy.virtual_stages = chunks;
         out.push_back(std::move(c));
       }
   };
-  const auto with_batches = [&](const Candidate& cut, int64_t data) {
+  const auto with_batches = [&](const SearchPoint& cut, int64_t data) {
     for (const int64_t micro_batch : space.micro_batch)
       for (const DataParallel kind : space.data_parallel)
         for (const RecomputeKind recompute : space.recompute) {
           if (job.training.global_batch % (micro_batch * data) != 0) continue;
-          Candidate c = cut;
+          SearchPoint c = cut;
           c.micro_batch = micro_batch;
           choose(c.strategy, kind);
           c.strategy.recompute = recompute == job.strategy.recompute.kind ? job.strategy.recompute : RecomputeSpec{};
@@ -101,7 +101,7 @@ std::vector<Candidate> candidates(const JobSpec& job, const SearchSpace& space) 
           for (const int64_t expert : space.expert) {
             const int64_t ranks = nodes * job.cluster.node.devices, cut = tensor * pipeline * context;
             if (cut <= 0 || ranks % cut != 0) continue;
-            Candidate c{nodes, 1, job.strategy};
+            SearchPoint c{nodes, 1, job.strategy};
             c.strategy.tensor = tensor;
             c.strategy.pipeline = pipeline;
             c.strategy.context = context;
@@ -115,7 +115,7 @@ std::vector<Candidate> candidates(const JobSpec& job, const SearchSpace& space) 
   return out;
 }
 
-JobSpec job_of(const JobSpec& job, const Candidate& candidate) {
+JobSpec job_of(const JobSpec& job, const SearchPoint& candidate) {
   JobSpec out = job;
   out.cluster.nodes = candidate.nodes;
   out.training.micro_batch = candidate.micro_batch;
