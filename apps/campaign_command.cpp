@@ -1,9 +1,6 @@
 // windtunnel campaign: the whole training run with failures, checkpoints and restarts: days, goodput, money, percentiles.
 #include <fmt/format.h>
 
-#include <atomic>
-#include <csignal>
-
 #include "apps/command.hpp"
 #include "core/base/text.hpp"
 #include "study/campaign.hpp"
@@ -12,8 +9,6 @@
 namespace wt::apps {
 
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 struct Options {
   JobOptions job;
@@ -81,8 +76,7 @@ int run(const Options& o) {
   options.seeds = o.seeds;
   options.first_seed = static_cast<uint64_t>(o.seed);
   options.threads = static_cast<unsigned>(o.threads);
-  options.stop = &interrupted;
-  std::signal(SIGINT, [](int) { interrupted = true; });
+  options.stop = stop_on_interrupt();
   const study::CampaignResult campaign = study::run_campaign(c, options);
   const study::CampaignQuestion question{r.job, r.report.step_time.seconds(), o.price, r.report.memory.checkpoint_gib,
                                          storage};

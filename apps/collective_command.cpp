@@ -96,7 +96,7 @@ int run(const Options& o) {
   auto table = study::collective_table(c, q);
   if (!table) return fail(table.errors(), kBadInput);
   return write_out(o.json  ? study::print_collective_json(table.value(), c, q)
-                   : o.csv ? study::print_collective_csv(table.value(), q)
+                   : o.csv ? study::print_collective_csv(table.value())
                            : study::print_collective_screen(table.value(), c, q));
 }
 

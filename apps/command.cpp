@@ -1,9 +1,11 @@
 #include "apps/command.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -104,6 +106,20 @@ void JobOptions::add_to(CLI::App& app, bool required) {
   app.add_option("--cluster", cluster, "another cluster: a built-in name (see `windtunnel clusters`) or a file")
       ->type_name("NAME|FILE");
   app.add_option("--nodes", nodes, "number of nodes")->check(count_to(kMostNodes))->type_name("N");
+}
+
+const std::atomic<bool>* stop_on_interrupt() {
+  static std::atomic<bool> interrupted{false};
+  std::signal(SIGINT, [](int) { interrupted = true; });
+  return &interrupted;
+}
+
+std::function<void(size_t done, size_t all)> progress_on_terminal(std::string things, size_t every) {
+  if (!isatty(STDERR_FILENO)) return {};
+  return [things = std::move(things), every](size_t done, size_t all) {
+    if (done % every == 0 || done == all)
+      fmt::print(stderr, "\r{} of {} {}{}", done, all, things, done == all ? "\n" : "");
+  };
 }
 
 Result<JobSpec> JobOptions::load() const {

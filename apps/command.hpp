@@ -3,6 +3,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -34,6 +35,11 @@ int fail(const Diagnostics& errors, int code);
 
 /// To stdout, whole. A reader that has gone (`| head`) is no fault; a full disk is: kMachineFault.
 int write_out(std::string_view text);
+
+/// From here on Ctrl-C sets the flag instead of ending the program: what is done is still printed.
+const std::atomic<bool>* stop_on_interrupt();
+/// Tells "12 of 40 rows" on one line of stderr, every so many; empty where stderr is no terminal.
+std::function<void(size_t done, size_t all)> progress_on_terminal(std::string things, size_t every = 1);
 
 /// Checks of numbers on the command line, as strict as the readers of files: whole text, in range, no NaN.
 CLI::Validator number_between(double least, double most);

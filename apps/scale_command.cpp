@@ -1,9 +1,5 @@
 // windtunnel scale: one job on more and more GPUs, as a table: speed, efficiency, where it is lost, days and money.
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <csignal>
 
 #include "apps/command.hpp"
 #include "core/base/text.hpp"
@@ -12,8 +8,6 @@
 namespace wt::apps {
 
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 constexpr int64_t kMostGpus = int64_t{1} << 20;
 
@@ -64,17 +58,13 @@ int run(const Options& o) {
   options.scaling = o.weak ? study::Scaling::weak : study::Scaling::strong;
   options.choose = o.choose;
   options.threads = static_cast<unsigned>(o.threads);
-  options.stop = &interrupted;
-  if (isatty(STDERR_FILENO))
-    options.progress = [](size_t done, size_t all) {
-      fmt::print(stderr, "\r{} of {} sizes{}", done, all, done == all ? "\n" : "");
-    };
-  std::signal(SIGINT, [](int) { interrupted = true; });
+  options.stop = stop_on_interrupt();
+  options.progress = progress_on_terminal("sizes");
   auto result = study::scale(job.value(), options);
   if (!result) return fail(result.errors(), kBadInput);
   const study::ScaleQuestion question{o.price, o.day_worth};
-  const int written = write_out(o.json  ? study::print_scale_json(result.value(), job.value(), options, question)
-                                : o.csv ? study::print_scale_csv(result.value(), job.value(), question)
+  const int written = write_out(o.json  ? study::print_scale_json(result.value(), options, question)
+                                : o.csv ? study::print_scale_csv(result.value(), question)
                                         : study::print_scale_screen(result.value(), job.value(), options, question));
   if (written != kOk) return written;
   if (!result.value().complete)

@@ -1,10 +1,6 @@
 // windtunnel search: the best legal strategies of a job, the front of time against memory and GPUs, and why the others
 // were rejected. Ctrl-C leaves the best so far; with --results a killed search goes on where it was.
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <csignal>
 
 #include "apps/command.hpp"
 #include "core/base/atomic_file.hpp"
@@ -16,8 +12,6 @@
 namespace wt::apps {
 
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 struct Options {
   JobOptions job;
@@ -73,14 +67,9 @@ int run(const Options& o) {
   study::SearchOptions options;
   options.threads = static_cast<unsigned>(o.threads);
   options.results = o.results;
-  options.stop = &interrupted;
+  options.stop = stop_on_interrupt();
   options.exact_rows = o.csv ? SIZE_MAX : static_cast<size_t>(o.rows);  // CSV has every row
-  if (isatty(STDERR_FILENO))
-    options.progress = [](size_t done, size_t all) {
-      if (done % 16 == 0 || done == all)
-        fmt::print(stderr, "\r{} of {} strategies{}", done, all, done == all ? "\n" : "");
-    };
-  std::signal(SIGINT, [](int) { interrupted = true; });
+  options.progress = progress_on_terminal("strategies", 16);
   auto result = study::search(job.value(), space_of(job.value(), o), options);
   if (!result) return fail(result.errors(), kBadInput);
   const study::SearchResult& r = result.value();

@@ -1,17 +1,12 @@
 // windtunnel sensitivity: what each resource is worth to a job, and the least network that keeps its speed.
 #include <fmt/format.h>
 
-#include <atomic>
-#include <csignal>
-
 #include "apps/command.hpp"
 #include "study/sensitivity.hpp"
 
 namespace wt::apps {
 
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 struct Options {
   JobOptions job;
@@ -24,11 +19,10 @@ int run(Options& o) {
   auto job = o.job.load();
   if (!job) return fail(job.errors(), kBadInput);
   o.study.threads = static_cast<unsigned>(o.threads);
-  o.study.stop = &interrupted;
-  std::signal(SIGINT, [](int) { interrupted = true; });
+  o.study.stop = stop_on_interrupt();
   auto result = study::sensitivity(job.value(), o.study);
   if (!result) return fail(result.errors(), kDoesNotFit);
-  const int written = write_out(o.json  ? study::print_sensitivity_json(result.value(), job.value())
+  const int written = write_out(o.json  ? study::print_sensitivity_json(result.value())
                                 : o.csv ? study::print_sensitivity_csv(result.value())
                                         : study::print_sensitivity_screen(result.value(), job.value()));
   if (written != kOk || result.value().complete) return written;

@@ -1,8 +1,6 @@
 // windtunnel validate: predictions beside published runs, every row, and the errors in sum.
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <sstream>
 
 #include "apps/command.hpp"
@@ -13,8 +11,6 @@
 namespace wt::apps {
 
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 struct Options {
   std::vector<std::string> files;
@@ -72,12 +68,8 @@ int validate(const Options& o) {
   if (!data) return fail(data.errors(), kBadInput);
   if (!o.job.empty()) return print_jobs(files, data.value(), o.job);
 
-  if (isatty(STDERR_FILENO))
-    options.progress = [](size_t done, size_t total) {
-      fmt::print(stderr, "\r{} of {} rows{}", done, total, done == total ? "\n" : "");
-    };
-  std::signal(SIGINT, [](int) { interrupted = true; });  // the rows that are done are still printed
-  options.stop = &interrupted;
+  options.progress = progress_on_terminal("rows");
+  options.stop = stop_on_interrupt();
   auto v = study::validate(files, data.value(), study::predict_by_simulation(), options);
   if (!v) return fail(v.errors(), kBadInput);
   const int written = write_out(o.json       ? study::print_json(v.value())

@@ -117,7 +117,7 @@ std::string print_collective_json(const CollectiveTable& t, const ClusterSpec& c
   return j.dump(2) + "\n";
 }
 
-std::string print_collective_csv(const CollectiveTable& t, const CollectiveQuestion&) {
+std::string print_collective_csv(const CollectiveTable& t) {
   std::string out = "bytes,time_us,algbw_gb_s,busbw_gb_s,algorithm,protocol,channels\n";
   for (const CollectiveRow& r : t.rows)
     out += fmt::format("{},{},{},{},{},{},{}\n", r.bytes, microseconds(r.estimate), r.algorithm_gb_s, r.bus_gb_s,

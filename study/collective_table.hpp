@@ -47,6 +47,6 @@ Result<CollectiveTable> collective_table(const ClusterSpec& cluster, const Colle
 
 std::string print_collective_screen(const CollectiveTable&, const ClusterSpec&, const CollectiveQuestion&);
 std::string print_collective_json(const CollectiveTable&, const ClusterSpec&, const CollectiveQuestion&);
-std::string print_collective_csv(const CollectiveTable&, const CollectiveQuestion&);
+std::string print_collective_csv(const CollectiveTable&);
 
 }  // namespace wt::study

@@ -58,7 +58,7 @@ struct ScaleQuestion {
   double day_worth = 0;  // what a day earlier is worth, in the same money
 };
 std::string print_scale_screen(const ScaleResult&, const JobSpec&, const ScaleOptions&, const ScaleQuestion&);
-std::string print_scale_json(const ScaleResult&, const JobSpec&, const ScaleOptions&, const ScaleQuestion&);
-std::string print_scale_csv(const ScaleResult&, const JobSpec&, const ScaleQuestion&);
+std::string print_scale_json(const ScaleResult&, const ScaleOptions&, const ScaleQuestion&);
+std::string print_scale_csv(const ScaleResult&, const ScaleQuestion&);
 
 }  // namespace wt::study

@@ -113,7 +113,7 @@ std::string print_scale_screen(const ScaleResult& r, const JobSpec& job, const S
   return out;
 }
 
-std::string print_scale_csv(const ScaleResult& r, const JobSpec&, const ScaleQuestion& q) {
+std::string print_scale_csv(const ScaleResult& r, const ScaleQuestion& q) {
   std::string out =
       "gpus,global_batch,step_time_s,tokens_per_s,mfu,efficiency,marginal,communication_share,imbalance_share,"
       "fixed_share,reserved_gib,tensor,pipeline,virtual_stages,context,expert,micro_batch,days,gpu_hours,cost,reason\n";
@@ -134,8 +134,7 @@ std::string print_scale_csv(const ScaleResult& r, const JobSpec&, const ScaleQue
   return out;
 }
 
-std::string print_scale_json(const ScaleResult& r, const JobSpec&, const ScaleOptions& options,
-                             const ScaleQuestion& q) {
+std::string print_scale_json(const ScaleResult& r, const ScaleOptions& options, const ScaleQuestion& q) {
   Json j{{"schema_version", 1},
          {"scaling", options.scaling == Scaling::strong ? "strong" : "weak"},
          {"strategy", options.choose ? "chosen" : "held"},

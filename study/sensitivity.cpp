@@ -194,7 +194,7 @@ std::string print_sensitivity_screen(const SensitivityResult& r, const JobSpec& 
   return out;
 }
 
-std::string print_sensitivity_json(const SensitivityResult& r, const JobSpec&) {
+std::string print_sensitivity_json(const SensitivityResult& r) {
   Json j{{"schema_version", 1}, {"step_time_s", r.step_s}, {"keep_share", r.keep}, {"complete", r.complete}};
   j["resources"] = Json::array();
   for (const SensitivityRow& row : r.rows) {

@@ -51,7 +51,7 @@ struct SensitivityResult {
 Result<SensitivityResult> sensitivity(const JobSpec& job, const SensitivityOptions& options = {});
 
 std::string print_sensitivity_screen(const SensitivityResult&, const JobSpec&);
-std::string print_sensitivity_json(const SensitivityResult&, const JobSpec&);
+std::string print_sensitivity_json(const SensitivityResult&);
 std::string print_sensitivity_csv(const SensitivityResult&);
 
 }  // namespace wt::study
