@@ -1,11 +1,10 @@
 #include "core/spec/frameworks.hpp"
 
 #include <algorithm>
-#include <cctype>
+#include <array>
 #include <optional>
 
-#include "core/base/file.hpp"
-#include "core/spec/data_dir.hpp"
+#include "core/spec/framework_rules.hpp"
 
 namespace wt {
 
@@ -14,69 +13,24 @@ using tree::Node;
 
 namespace {
 
-constexpr std::string_view kFile = "data/validate/frameworks.yaml";
-
-/// What the conditions of the rules ask a job.
-struct Facts {
-  std::string name;   // as the job spells it
-  std::string words;  // as published runs are described
-  std::string precision;
-  int64_t zero_stage = 0;
-  bool fsdp = false;
-};
-
-std::string text_of(const Node& map, std::string_view key) {
-  const Entry* e = map.find(key);
-  return e && e->value.is_scalar() ? e->value.text : "";
-}
-
 /// The text of section.key in the job; "" where it says nothing.
 std::string said(const Node& job, std::string_view section, std::string_view key) {
   const Entry* e = job.find(section);
-  return e && e->value.is_map() ? text_of(e->value, key) : "";
+  return e && e->value.is_map() ? scalar_of(e->value, key) : "";
 }
 
-std::vector<std::string> texts(const Node& node) {
-  std::vector<std::string> out;
-  if (node.is_scalar()) out.push_back(node.text);
-  for (const Node& item : node.items)
-    if (item.is_scalar()) out.push_back(item.text);
-  return out;
+/// bf16, fp16, fp8 or fp32: the dtype of the job's products.
+std::string precision_of(const Node& job) {
+  const std::string precision = said(job, "training", "precision"), compute = said(job, "training", "compute_dtype");
+  return !compute.empty() ? compute : !precision.empty() ? precision : "bf16";
 }
 
-bool has_piece(std::string_view text, std::string_view piece) {
-  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
-  return std::search(text.begin(), text.end(), piece.begin(), piece.end(), same) != text.end();
-}
-
-/// Conditions on what only a published row has (its overlap words, its model, its GPU) never hold for a job: it says such
-/// things in keys of its own.
-bool holds(const Facts& facts, const Entry& condition) {
-  const std::vector<std::string> wanted = texts(condition.value);
-  const auto any = [&](auto test) { return std::any_of(wanted.begin(), wanted.end(), test); };
-  if (condition.key == "framework") return any([&](const std::string& w) { return has_piece(facts.words, w); });
-  if (condition.key == "precision") return any([&](const std::string& w) { return has_piece(facts.precision, w); });
-  if (condition.key == "job") return any([&](const std::string& w) { return facts.name == w; });
-  if (condition.key == "zero_stage")
-    return any([&](const std::string& w) { return w == fmt::format("{}", facts.zero_stage); });
-  if (condition.key == "fsdp") return any([&](const std::string& w) { return (w == "true") == facts.fsdp; });
-  return false;
-}
-
-bool rule_holds(const Facts& facts, const Node& rule) {
-  const Entry* when = rule.find("when");
-  return !when || std::all_of(when->value.entries.begin(), when->value.entries.end(),
-                              [&](const Entry& condition) { return holds(facts, condition); });
-}
-
-void merge(Node& into, const Node& from) {
-  for (const Entry& e : from.entries) {
-    Entry* mine = into.find(e.key);
-    if (mine && mine->value.is_map() && e.value.is_map())
-      merge(mine->value, e.value);
-    else
-      into.set(e.key, e.value, e.place);
-  }
+/// "none", "selective" or "full"; "" where the job says nothing.
+std::string recompute_of(const Node& job) {
+  const Entry* strategy = job.find("strategy");
+  const Entry* e = strategy && strategy->value.is_map() ? strategy->value.find("recompute") : nullptr;
+  if (!e) return "";
+  return e->value.is_map() ? scalar_of(e->value, "kind") : e->value.text;
 }
 
 void remove(Node& map, std::string_view key) {
@@ -98,7 +52,7 @@ void choose_stage(Node& strategy, int64_t stage) {
 void drop_idle(Node& strategy, Node& training, const Node& job) {
   const auto effective = [&](const Node& defaults, std::string_view section, std::string_view key) {
     const std::string mine = said(job, section, key);
-    return mine.empty() ? text_of(defaults, key) : mine;
+    return mine.empty() ? scalar_of(defaults, key) : mine;
   };
   const std::string kind = effective(strategy, "strategy", "data_parallel");
   if (kind != "fsdp" && kind != "fsdp2") remove(strategy, "fsdp");
@@ -109,8 +63,9 @@ void drop_idle(Node& strategy, Node& training, const Node& job) {
   if (effective(strategy, "strategy", "sequence_parallel") != "true")
     for (const char* key : {"tensor_overlap", "keep_gathered"}) remove(strategy, key);
   if (kind != "megatron" || effective(strategy, "strategy", "gradient_dtype") == "fp32")
-    if (text_of(strategy, "gradient_copies") == "flat_step") remove(strategy, "gradient_copies");
+    if (scalar_of(strategy, "gradient_copies") == "flat_step") remove(strategy, "gradient_copies");
   if (effective(training, "training", "loss") == "full_vocabulary") remove(training, "fused_loss");
+  if (recompute_of(job) != "full") remove(strategy, "recompute");  // how the blocks are recomputed
   remove(strategy, "partition");  // of published rows: how layers that do not divide are split
 }
 
@@ -135,40 +90,96 @@ void fill(Node& mine, const Node& defaults, const std::string& path, std::string
   }
 }
 
-std::optional<Node> load_rules(Diagnostics& errors) {
-  const std::string path = find_data("data/validate", "frameworks");
-  if (path.empty()) {
-    errors.push_back({std::string(kFile), "not found", "set WINDTUNNEL_DATA"});
-    return std::nullopt;
-  }
-  Result<std::string> text = read_file(path, tree::kMaxBytes);
-  if (!text.ok()) {
-    errors.insert(errors.end(), text.errors().begin(), text.errors().end());
-    return std::nullopt;
-  }
-  Result<Node> root =
-      tree::parse_yaml(text.value(), std::make_shared<const tree::Source>(tree::Source{std::string(kFile), "", false}));
-  if (!root.ok()) {
-    errors.insert(errors.end(), root.errors().begin(), root.errors().end());
-    return std::nullopt;
-  }
-  if (!root.value().is_map() || !root.value().find("names") || !root.value().find("rules")) {
-    errors.push_back({path, "has no list 'names' or 'rules'", ""});
-    return std::nullopt;
-  }
-  return std::move(root.value());
+/// A run that the job names, described by its framework's words and by the job itself.
+RunDescription named_run(const Node& job, const std::string& name, const Node& entry) {
+  RunDescription run;
+  run.words["job"] = name;
+  run.words["framework"] = scalar_of(entry, "words");
+  run.words["precision"] = precision_of(job);
+  if (const std::string recompute = recompute_of(job); !recompute.empty()) run.words["recompute"] = recompute;
+  const std::string kind = said(job, "strategy", "data_parallel");
+  run.fsdp = kind.empty() ? scalar_of(entry, "fsdp") == "true" : kind == "fsdp" || kind == "fsdp2";
+  run.zero_stage = kind == "zero3"                                      ? 3
+                   : kind == "zero2"                                    ? 2
+                   : kind == "zero1" || kind == "distributed_optimizer" ? 1
+                                                                        : 0;
+  return run;
 }
 
-Facts facts_of(const Node& job, const std::string& name, const Node& entry) {
-  Facts f;
-  f.name = name;
-  f.words = text_of(entry, "words");
-  const std::string precision = said(job, "training", "precision"), compute = said(job, "training", "compute_dtype");
-  f.precision = !compute.empty() ? compute : !precision.empty() ? precision : "bf16";
-  const std::string kind = said(job, "strategy", "data_parallel");
-  f.fsdp = kind.empty() ? text_of(entry, "fsdp") == "true" : kind == "fsdp" || kind == "fsdp2";
-  f.zero_stage = kind == "zero3" ? 3 : kind == "zero2" ? 2 : kind == "zero1" || kind == "distributed_optimizer" ? 1 : 0;
-  return f;
+constexpr std::array<std::string_view, 12> kDescription = {"words",     "precision", "overlap",  "model",
+                                                           "recompute", "gpu",       "schedule", "attention_kernel",
+                                                           "where",     "notes",     "fsdp",     "zero_stage"};
+
+/// A run that the job describes itself: what it does not say there is not known of it.
+RunDescription described_run(const Node& job, const Node& given, Faults& faults) {
+  RunDescription run;
+  run.words["precision"] = precision_of(job);
+  if (const std::string recompute = recompute_of(job); !recompute.empty()) run.words["recompute"] = recompute;
+  for (const Entry& e : given.entries) {
+    const std::string path = "framework." + e.key.substr(0, 60);
+    if (std::find(kDescription.begin(), kDescription.end(), e.key) == kDescription.end()) {
+      faults.push_back({e.place, path, "unknown key", suggest(e.key, kDescription)});
+    } else if (!e.value.is_scalar()) {
+      faults.push_back({e.value.place, path, "is not a text", ""});
+    } else if (e.key == "fsdp") {
+      if (e.value.text != "true" && e.value.text != "false")
+        faults.push_back({e.value.place, path, "is neither true nor false", ""});
+      run.fsdp = e.value.text == "true";
+    } else if (e.key == "zero_stage") {
+      if (e.value.text.size() != 1 || e.value.text < "0" || e.value.text > "3")
+        faults.push_back({e.value.place, path, "is not a stage of ZeRO", "legal: 0, 1, 2, 3"});
+      else
+        run.zero_stage = e.value.text[0] - '0';
+    } else {
+      run.words[e.key == "words" ? "framework" : e.key] = e.value.text;
+    }
+  }
+  if (!given.find("words"))
+    faults.push_back(
+        {given.place, "framework", "missing key 'words'", "how the framework is called, with its version"});
+  return run;
+}
+
+/// What the job says of its framework; nothing where it says it wrongly.
+std::optional<RunDescription> run_of(const Node& job, const Entry& asked, const Node& rules, Faults& faults) {
+  const Node& value = asked.value;
+  if (value.is_map()) {
+    const size_t before = faults.size();
+    RunDescription run = described_run(job, value, faults);
+    return faults.size() == before ? std::optional(std::move(run)) : std::nullopt;
+  }
+  const Node& names = rules.find("names")->value;
+  const Entry* known = value.is_scalar() ? names.find(value.text) : nullptr;
+  if (known) return named_run(job, known->key, known->value);
+  std::vector<std::string_view> legal;
+  for (const Entry& e : names.entries) legal.push_back(e.key);
+  const std::string word = value.is_scalar() ? value.text.substr(0, 60) : "";
+  faults.push_back({value.place, "framework",
+                    word.empty() ? "is not a name" : fmt::format("unknown framework '{}'", word),
+                    suggest(word, legal)});
+  return std::nullopt;
+}
+
+/// Lays `values` under the section of that name; a section that is a name stays as it is.
+void fill_section(Node& job, const char* section, const Node& values, std::string& noted) {
+  if (values.entries.empty()) return;
+  if (!job.find(section)) {
+    if (std::string_view(section) != "strategy") return;  // its absence is a fault
+    Node empty;
+    empty.kind = Node::Kind::map;
+    empty.place = job.place;
+    job.set(section, std::move(empty), job.place);
+  }
+  Node& mine = job.find(section)->value;
+  if (!mine.is_map()) return;
+  if (Entry* e = mine.find("recompute"); e && e->value.is_scalar()) {  // "full" is short for a section with that kind
+    Node spelled_out;
+    spelled_out.kind = Node::Kind::map;
+    spelled_out.place = e->value.place;
+    spelled_out.set("kind", e->value, e->place);
+    e->value = std::move(spelled_out);
+  }
+  fill(mine, values, section, noted);
 }
 
 }  // namespace
@@ -176,55 +187,40 @@ Facts facts_of(const Node& job, const std::string& name, const Node& entry) {
 void apply_framework(Node& job, Faults& faults, Diagnostics& errors, std::vector<std::string>& assumptions) {
   const Entry* asked = job.find("framework");
   if (!asked) return;
-  std::optional<Node> rules = load_rules(errors);
-  if (!rules) return;
-  const Node& names = rules->find("names")->value;
-  const Entry* known = asked->value.is_scalar() ? names.find(asked->value.text) : nullptr;
-  if (!known) {
-    std::vector<std::string_view> legal;
-    for (const Entry& e : names.entries) legal.push_back(e.key);
-    const std::string word = asked->value.is_scalar() ? asked->value.text.substr(0, 60) : "";
-    faults.push_back({asked->value.place, "framework",
-                      word.empty() ? "is not a name" : fmt::format("unknown framework '{}'", word),
-                      suggest(word, legal)});
+  const auto rules = framework_rules();
+  if (!rules.ok()) {
+    errors.insert(errors.end(), rules.errors().begin(), rules.errors().end());
     return;
   }
-  const std::string name = known->key;
-  const Facts facts = facts_of(job, name, known->value);
+  const std::optional<RunDescription> run = run_of(job, *asked, *rules.value(), faults);
+  if (!run) return;
+  FrameworkDefaults defaults = framework_defaults(*rules.value(), *run);
+  if (!defaults.skip.empty()) {
+    faults.push_back({asked->value.place, "framework", defaults.skip, ""});
+    return;
+  }
 
-  Node defaults;
-  defaults.kind = Node::Kind::map;
-  std::string used;
-  for (const Node& rule : rules->find("rules")->value.items) {
-    if (!rule.is_map() || !rule_holds(facts, rule)) continue;
-    if (rule.find("skip")) {
-      faults.push_back({asked->value.place, "framework", text_of(rule, "skip"), ""});
-      return;
-    }
-    if (const Entry* set = rule.find("set")) merge(defaults, set->value);
-    used += fmt::format("{}{}", used.empty() ? "" : "; ", text_of(rule, "name"));
+  const auto section = [&](std::string_view name) {
+    Node none;
+    none.kind = Node::Kind::map;
+    const Entry* e = defaults.set.find(name);
+    return e ? e->value : none;
+  };
+  Node strategy = section("strategy"), training = section("training");
+  choose_stage(strategy, run->zero_stage);
+  if (Entry* e = strategy.find("gradient_dtype"); e && e->value.text == "compute") {
+    const std::string precision = precision_of(job);
+    e->value.text = precision == "fp8" ? "bf16" : precision;
   }
-  std::string noted;
-  Node none;
-  none.kind = Node::Kind::map;
-  const Entry* s = defaults.find("strategy");
-  const Entry* t = defaults.find("training");
-  Node strategy = s ? s->value : none, training = t ? t->value : none;
-  choose_stage(strategy, facts.zero_stage);
-  if (Entry* e = strategy.find("gradient_dtype"); e && e->value.text == "compute")
-    e->value.text = facts.precision == "fp8" ? "bf16" : facts.precision;
   drop_idle(strategy, training, job);
-  for (auto& [section, values] : {std::pair<const char*, Node&>{"strategy", strategy}, {"training", training}}) {
-    if (!job.find(section)) {
-      if (values.entries.empty() || std::string_view(section) == "training") continue;  // its absence is a fault
-      Node empty = none;
-      empty.place = job.place;
-      job.set(section, std::move(empty), job.place);
-    }
-    if (Node& mine = job.find(section)->value; mine.is_map()) fill(mine, values, section, noted);
-  }
+  const std::string name = asked->value.is_map() ? run->words.at("framework") : asked->value.text;
+  std::string noted;
+  fill_section(job, "strategy", strategy, noted);
+  fill_section(job, "training", training, noted);
+  fill_section(job, "cluster", section("cluster"), noted);
   assumptions.push_back(fmt::format("framework {}, where the job says nothing: {} ({}: {})", name,
-                                    noted.empty() ? "nothing left open" : noted, kFile, used));
+                                    noted.empty() ? "nothing left open" : noted, kFrameworkRulesFile,
+                                    fmt::join(defaults.rules, "; ")));
 }
 
 }  // namespace wt

@@ -85,7 +85,7 @@ TEST(Export, DeepSpeedCutsWhatADistributedOptimizerCuts) {
 TEST(Export, TorchtitanCarriesFsdpTwo) {
   const JobSpec job = job_of(
       "tensor: 2, sequence_parallel: true, data_parallel: fsdp2, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: "
-      "true, recompute: full",
+      "true, recompute: {kind: full, early_stop: true}",
       "host_profile: compiled, vocab_multiple: 1");
   const auto exported = export_job(job, *find_exporter("torchtitan"));
   ASSERT_TRUE(exported) << to_text(exported.errors());

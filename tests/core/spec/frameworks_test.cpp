@@ -11,7 +11,8 @@ namespace {
 
 JobSpec job(const std::string& text, std::vector<std::string> set = {}) {
   const Result<JobSpec> j =
-      parse_job("model: llama2-7b\ncluster: dgx-a100-80\n" + text, WT_SOURCE_DIR "/examples/own.yaml", set);
+      parse_job("model: llama2-7b\n" + std::string(text.starts_with("cluster:") ? "" : "cluster: dgx-a100-80\n") + text,
+                WT_SOURCE_DIR "/examples/own.yaml", set);
   EXPECT_TRUE(j.ok()) << (j.ok() ? "" : to_text(j.errors()));
   return j.ok() ? j.value() : JobSpec{};
 }
@@ -77,6 +78,50 @@ TEST(Framework, WhatHasNoEffectIsLeftOut) {
   EXPECT_EQ(
       job("framework: deepspeed\nstrategy: {gradient_dtype: fp32}\n" + kTraining + "fp16}\n").strategy.gradient_copies,
       GradientCopies::automatic);
+}
+
+TEST(Framework, DescribedInWords) {
+  const JobSpec j = job(
+      "framework: {words: Megatron-DeepSpeed (2022-02), zero_stage: 1, overlap: DP overlap}\nstrategy: {tensor: 2}\n" +
+      kTraining + "bf16}\n");
+  EXPECT_EQ(j.strategy.data_parallel, DataParallel::zero1);
+  EXPECT_FALSE(j.strategy.overlap_grad_reduce) << "zero1 reduces at the boundary, whatever the words";
+  EXPECT_EQ(j.strategy.gradient_dtype, DType::f32);
+  EXPECT_TRUE(j.training.blocking_launch) << "a rule of that version alone";
+  const JobSpec kernels =
+      job("cluster: {from: dgx-a100-80, nodes: 2}\nframework: {words: llm-foundry, fsdp: true, gpu: A100-SXM4-80GB}\n"
+          "strategy: {}\n" +
+          kTraining + "bf16}\n");
+  EXPECT_EQ(kernels.cluster.device.kernels, "a100_fa1");
+  EXPECT_EQ(kernels.strategy.data_parallel, DataParallel::fsdp);
+}
+
+TEST(Framework, RecomputedBlocksStopEarly) {
+  const auto stops = [](const char* recompute) {
+    return job(std::string("framework: torchtitan\nstrategy: {recompute: ") + recompute + "}\n" + kTraining + "bf16}\n")
+        .strategy.recompute.early_stop;
+  };
+  EXPECT_TRUE(stops("full"));
+  EXPECT_TRUE(stops("{kind: full, method: block, layers: 4}"));
+  EXPECT_FALSE(stops("{kind: full, early_stop: false}"));
+  EXPECT_FALSE(stops("none"));
+}
+
+TEST(Framework, FaultsOfADescription) {
+  const auto errors = [](const char* framework) {
+    const auto j = parse_job(
+        std::string("model: llama2-7b\ncluster: dgx-a100-80\nframework: ") + framework + "\n" + kTraining + "bf16}\n",
+        "own.yaml");
+    return j.ok() ? std::string() : to_text(j.errors());
+  };
+  EXPECT_NE(errors("{wrds: Megatron-Core}").find("framework.wrds: unknown key (did you mean 'words'"),
+            std::string::npos)
+      << errors("{wrds: Megatron-Core}");
+  EXPECT_NE(errors("{overlap: none}").find("missing key 'words'"), std::string::npos);
+  EXPECT_NE(errors("{words: DeepSpeed, zero_stage: 4}").find("is not a stage of ZeRO"), std::string::npos);
+  EXPECT_NE(errors("{words: DeepSpeed, fsdp: maybe}").find("neither true nor false"), std::string::npos);
+  EXPECT_NE(errors("{words: Paxml (JAX)}").find("JAX programs"), std::string::npos);
+  EXPECT_NE(errors("[megatron]").find("is not a name"), std::string::npos);
 }
 
 TEST(Framework, OnTheCommandLine) {

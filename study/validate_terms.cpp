@@ -1,0 +1,86 @@
+#include "study/validate_terms.hpp"
+
+#include <fmt/format.h>
+
+#include "core/lower/schedule.hpp"
+#include "study/validate_words.hpp"
+
+namespace wt::study {
+namespace {
+
+/// What of a row's experts and latent attention cannot be run.
+std::string experts_not_built(const Case& row) {
+  if (!row.moe && row.ep.value_or(1) > 1) return "the experts are not published";
+  if (row.mla && precision_of(row.precision) == "fp8") return "fp8 products of latent attention are not built yet";
+  if (!row.moe) return "";
+  if (row.moe->experts < 1 || row.moe->top_k < 1 || row.moe->ffn_hidden < 1) return "the experts are not published";
+  if (row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) return "experts in sharded units are not built yet";
+  return "";
+}
+
+}  // namespace
+
+Recompute recompute_of(const std::string& words) {
+  const std::string w = lower(words);
+  if (w.empty() || w.starts_with("unknown")) return Recompute::unknown;
+  if (w.starts_with("none") || w == "false" || w == "no") return Recompute::none;
+  if (w.starts_with("full")) return Recompute::full;
+  if (w.find("every 2nd layer") != std::string::npos) return Recompute::every_second;
+  if (w == "selective" || w.find("core_attn") != std::string::npos) return Recompute::selective;
+  return Recompute::other;
+}
+
+std::string precision_of(const std::string& words) {
+  const std::string w = lower(words);
+  for (const char* name : {"bf16", "fp16", "fp8"})
+    if (w.starts_with(name)) return w.starts_with("fp8") || w.find("fp8") == std::string::npos ? name : "";
+  return "";
+}
+
+std::string fp8_recipe_of(const Case& row, std::vector<std::string>& assumptions) {
+  const std::string w = lower(row.precision);
+  for (const char* block : {"mxfp8", "block"})
+    if (w.find(block) != std::string::npos) return "block";
+  for (const char* dynamic : {"current", "tensorwise", "rowwise", "float8 linear"})
+    if (w.find(dynamic) != std::string::npos) return "current";
+  assumptions.push_back("fp8 recipe not given: delayed scaling");
+  return "delayed";
+}
+
+std::string schedule_of(const Case& row) {
+  const std::string w = lower(row.schedule);
+  const bool interleaved = row.vpp.value_or(1) > 1 || w.find("interleaved") != std::string::npos;
+  if (w.empty() || w.starts_with("none") || w.starts_with("1f1b")) return interleaved ? "interleaved" : "1f1b";
+  if (w.starts_with("gpipe")) return "gpipe";
+  // sail-sg's names for ZB-H1 and ZB-H2 (arXiv 2401.10241) and their V schedules; Primus runs the same code.
+  static const std::pair<std::string_view, const char*> kNames[] = {
+      {"zb-1p", "zb-h1"}, {"zb-2p", "zb-h2"}, {"zbb", "zb-h1"}, {"zbv", "zb-v"}};
+  const std::string exact = w.substr(0, w.find(' '));
+  for (const auto& [said, name] : kNames)
+    if (exact == said) return name;
+  return lower::find_schedule(exact) ? exact : "";
+}
+
+std::string not_built(const Case& row) {
+  if (!row.fault.empty()) return row.fault;
+  if (row.tier == "D") return "tier D: not simulatable";
+  if (!row.layers || !row.hidden || !row.heads || !row.vocab || !row.seq_len)
+    return "the model's shape is not published";
+  if (const std::string experts = experts_not_built(row); !experts.empty()) return experts;
+  if (row.mtp_layers > 0) return "multi-token prediction is not built yet";
+  if ((row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) && row.pp.value_or(1) > 1)
+    return "sharded weights on pipeline stages are not built yet";
+  if (row.cp.value_or(1) > 1 && (row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2))
+    return "sharded weights with context parallelism are not built yet";
+  if (precision_of(row.precision).empty()) return fmt::format("precision '{}' is not built yet", row.precision);
+  if (!row.task.empty() && row.task != "pretrain" && row.task != "sft")
+    return fmt::format("task '{}' is not built yet", row.task);
+  const std::string offload = lower(row.offload);
+  if (!offload.empty() && offload != "none" && offload != "unknown")
+    return fmt::format("offload ('{}') is not built yet", row.offload);
+  if (recompute_of(row.recompute) == Recompute::other)
+    return fmt::format("recompute '{}' is not built yet", row.recompute);
+  return "";
+}
+
+}  // namespace wt::study
