@@ -96,9 +96,9 @@ class Builder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     auto it = anchors_.find(anchor);
     if (it == anchors_.end()) stop(at(mark), "alias to a value that contains it", "write the value out");
-    // A few kilobytes of nested aliases stand for gigabytes: every copy counts against the limit before it is made.
     if (depth() + it->second.depth > kMaxDepth) too_deep(at(mark));
     budget(it->second.count, at(mark));
+    copies(it->second.count, at(mark));
     finish(Node(it->second.node), 0);
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -155,6 +155,12 @@ class Builder : public YAML::EventHandler {
     if (nodes_ > most_nodes_)
       stop(place, fmt::format("more than {} values once anchors are expanded", most_nodes_), "");
   }
+  /// A few kilobytes of nested aliases stand for gigabytes, and so do anchors inside anchors: what is copied is counted
+  /// before it is copied, and apart from the values that the file itself holds, of which it may hold many more.
+  void copies(int64_t nodes, const Place& place) {
+    copied_ += nodes;
+    if (copied_ > kMaxNodes) stop(place, fmt::format("more than {} values once anchors are expanded", kMaxNodes), "");
+  }
   void check_tag(const YAML::Mark& mark, const std::string& tag) {
     if (!tag.empty() && tag != "?" && tag != "!")
       errors.push_back({to_text(at(mark), path()), fmt::format("tag '{}'", tag), "tags are not read: remove it"});
@@ -203,7 +209,11 @@ class Builder : public YAML::EventHandler {
 
   void finish(Node n, YAML::anchor_t anchor, int depth_of_n = 1) {
     budget(1, n.place);
-    if (anchor != 0) anchors_[anchor] = {n, count(n), depth_of_n};
+    if (anchor != 0) {
+      const int64_t nodes = count(n);
+      copies(nodes, n.place);
+      anchors_[anchor] = {n, nodes, depth_of_n};
+    }
     if (stack_.empty()) {
       root = std::move(n);
       return;
@@ -233,7 +243,7 @@ class Builder : public YAML::EventHandler {
   std::shared_ptr<const Source> source_;
   std::vector<Frame> stack_;
   std::map<YAML::anchor_t, Anchored> anchors_;
-  int64_t most_nodes_ = 0, nodes_ = 0;
+  int64_t most_nodes_ = 0, nodes_ = 0, copied_ = 0;
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ inline constexpr int64_t kMaxBytes = int64_t{4} << 20;  // of a spec file; real 
 
 /// For readers of files that may be larger.
 struct Limits {
-  int64_t nodes = kMaxNodes, bytes = kMaxBytes;
+  int64_t nodes = kMaxNodes, bytes = kMaxBytes;  // anchors may add kMaxNodes, whatever `nodes` is
 };
 
 /// Where a text came from: a file, or one `--set` of the command line.
