@@ -190,7 +190,7 @@ void read_pipeline(Parts& p, Draft& d, bool whole) {
       {"1f1b", {"1f1b", 1}},
       {"gpipe", {"gpipe", 1}},
       {"interleaved1f1b", {"interleaved", 2}},
-      {"loopedbfs", {"bfs", 2}},
+      {"loopedbfs", {"looped-bfs", 2}},
       {"interleavedzerobubble", {"interleaved-zb", 2}},
       {"zbvzerobubble", {"zb-v", 2}},
       {"dualpipev", {"dualpipe-v", 2}}};

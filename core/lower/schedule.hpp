@@ -43,7 +43,8 @@ struct Schedule {
   /// Errors speak the job's keys and name the nearest legal values. CHECKs that every size is at least 1.
   Result<Orders> (*order)(const ScheduleInput&);
   /// Most (chunk, micro-batch) pairs that `rank` has run forward and not yet backward (backward_weight where the
-  /// backward is split), for an input that `order` accepts. Exact: the tests hold every order to it.
+  /// backward is split), for an input that `order` accepts. Exact: the tests hold every order to it. nullptr: no closed
+  /// form (count_in_flight).
   int64_t (*peak_in_flight)(const ScheduleInput&, int64_t rank);
 };
 

@@ -17,4 +17,16 @@ struct VPattern {
 };
 Orders v_orders(const ScheduleInput&, VPattern (*pattern)(int64_t rank, int64_t pipeline));
 
+/// The entry of a schedule that splits the backward and runs two chunks of a V on each rank.
+constexpr Schedule on_a_v(std::string_view name, std::string_view cites,
+                          Result<Orders> (*order)(const ScheduleInput&)) {
+  return {.name = name,
+          .cites = cites,
+          .placement = plan::PlacementKind::zigzag,
+          .splits_backward = true,
+          .overlaps_p2p = true,
+          .order = order,
+          .peak_in_flight = nullptr};
+}
+
 }  // namespace wt::lower

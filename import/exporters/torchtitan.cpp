@@ -15,7 +15,9 @@ std::string_view spelled_long(DType t) {
 std::string_view schedule_of(const std::string& name) {
   return name == "gpipe"         ? "GPipe"
          : name == "interleaved" ? "Interleaved1F1B"
+         : name == "looped-bfs"  ? "LoopedBFS"
          : name == "zb-v"        ? "ZBVZeroBubble"
+         : name == "dualpipe-v"  ? "DualPipeV"
                                  : "1F1B";
 }
 

@@ -1,21 +1,14 @@
 #include "sim/engine/rank_engine.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 #include <utility>
-#include <variant>
 
 #include "core/base/check.hpp"
 
 namespace wt::sim {
 namespace {
 
-// Tokens: kUnknown + stream. Every time lies below, so a maximum that holds a token is a token.
-constexpr int64_t kUnknown = int64_t{1} << 62;
-constexpr uint32_t kNone = UINT32_MAX;
 // Progress of slowed compute is counted in 1/kRate ps. Beyond kLongestFine that needs more than 63 bits.
 constexpr int64_t kRate = 1 << 16;
 constexpr int64_t kLongestFine = INT64_MAX / kRate - 1;  // 140 s
@@ -53,34 +46,7 @@ RankEngine::RankEngine(const plan::Plan& plan, const Pricing& pricing, const Fol
       const uint32_t base = fold.groups[priced.comms[c].group.v].base[u];
       if (base != UnitGroup::kNone) comm_of_[u * comms + c] = static_cast<uint32_t>(base * comms + c);
     }
-
-  if (fold.message_bytes.empty()) return;
-  chunks_ = static_cast<uint32_t>(std::max<int64_t>(1, plan.placement.chunks));
-  port_.assign(size_t{n} * chunks_ * 4, kNone);
-  std::unordered_map<uint64_t, uint32_t> index;
-  for (uint32_t u = 0; u < n; ++u)
-    for (uint32_t chunk = 0; chunk < chunks_; ++chunk)
-      for (uint32_t port = 0; port < 4; ++port) {
-        const bool previous = port & 1, receives = port & 2;
-        const RankId rank{fold.rank_of[u]};
-        const auto peer =
-            peer_of(plan, rank, chunk, previous ? plan::Direction::previous_stage : plan::Direction::next_stage);
-        if (!peer) continue;
-        const uint32_t other = fold.unit_of(peer->rank);
-        const uint32_t from = receives ? other : u, to = receives ? u : other;
-        const bool backward = receives != previous;  // direction in which the message travels
-        const uint64_t key = (uint64_t{from} << 32 | to) << 1 | backward;
-        const auto [it, fresh] = index.try_emplace(key, static_cast<uint32_t>(channels_.size()));
-        port_[(size_t{u} * chunks_ + chunk) * 4 + port] = it->second;
-        if (!fresh) continue;
-        channels_.emplace_back();
-        channels_.back().from = from;
-        channels_.back().to = to;
-        for (int64_t bytes : fold.message_bytes)
-          message_time_.push_back(
-              message_time(plan, pricing, bytes, receives ? peer->rank : rank, receives ? rank : peer->rank)
-                  .count_ps());
-      }
+  make_channels();
 }
 
 uint32_t RankEngine::rate(uint32_t row, uint32_t channels) {
@@ -131,7 +97,8 @@ int64_t RankEngine::compute_end(uint32_t u, const FlatOp& op, int64_t ready) {
   const int64_t end = beside_collectives(in_flight_[u], op, ready);
   if (unit.open_exposed)
     for (uint8_t s = 0; s < plan::kStreams; ++s)
-      if (unit.open_exposed >> s & 1 && posted_[size_t{u} * plan::kStreams + s].ready < end) return kUnknown + s;
+      if (unit.open_exposed >> s & 1 && posted_[size_t{u} * plan::kStreams + s].ready < end)
+        return posted_[size_t{u} * plan::kStreams + s].token;
   return end;
 }
 
@@ -140,9 +107,10 @@ void RankEngine::stall(uint32_t u, int64_t token) { units_[u].stalled_on = token
 void RankEngine::post(uint32_t u, const FlatOp& op, const Pieces* pieces, int64_t ready, uint32_t span) {
   Unit& unit = units_[u];
   int64_t* const v = &times_[size_t{u} * priced_.row];
-  v[op.stream] = v[op.out] = kUnknown + op.stream;
-  if (pieces) v[pieces->first_out] = kUnknown + op.stream;
-  posted_[size_t{u} * plan::kStreams + op.stream] = {&op, pieces, ready, span};
+  const int64_t token = kUnknown + op.stream;
+  v[op.stream] = v[op.out] = token;
+  if (pieces) v[pieces->first_out] = token;
+  posted_[size_t{u} * plan::kStreams + op.stream] = {&op, pieces, ready, token, span};
   ++unit.open;
   if (op.channels) unit.open_exposed |= static_cast<uint16_t>(1u << op.stream);
 }
@@ -151,8 +119,8 @@ void RankEngine::resolve(uint32_t u, uint8_t stream, int64_t begin, int64_t end)
   Unit& unit = units_[u];
   int64_t* const v = &times_[size_t{u} * priced_.row];
   const Posted& p = posted_[size_t{u} * plan::kStreams + stream];
-  const int64_t token = kUnknown + stream;
-  v[stream] = end;
+  const int64_t token = p.token;
+  if (v[stream] == token) v[stream] = end;
   if (v[p.op->out] == token) v[p.op->out] = end;
   if (p.pieces && v[p.pieces->first_out] == token) v[p.pieces->first_out] = first_piece(*p.pieces, begin, end);
   --unit.open;
@@ -161,6 +129,10 @@ void RankEngine::resolve(uint32_t u, uint8_t stream, int64_t begin, int64_t end)
     in_flight_[u].push_back({begin, end, p.op->channels});
   }
   if (p.span != kNone) spans_[u][p.span].end_ps = end - origin_;
+  if (p.behind != kNone) {
+    queued_[p.behind].ready = std::max(queued_[p.behind].ready, end);
+    next_messages_.push_back(u * plan::kStreams + stream);
+  }
   if (unit.stalled_on != token) return;
   unit.stalled_on = 0;
   if (unit.waits_for_overlap) {
@@ -168,6 +140,35 @@ void RankEngine::resolve(uint32_t u, uint8_t stream, int64_t begin, int64_t end)
     queue_.cancel(unit.release);
   }
   runnable_.push_back(u);
+}
+
+uint32_t RankEngine::channel_of(uint32_t u, const OrderEntry& entry, const FlatOp& op) const {
+  const uint32_t chunk = entry.chunk[MessageAux::binding(op.aux)];
+  const uint32_t at = port_[(size_t{u} * chunks_ + chunk) * 4 + MessageAux::port(op.aux)];
+  WT_CHECK(at != kNone, "rank {} has no peer for chunk {} in '{}'", fold_.rank_of[u], chunk,
+           plan_.block(priced_.blocks[entry.block].block).name);
+  return at;
+}
+
+/// When the message travels; nothing if its partner is not there yet. The partner, if there, is resolved.
+std::optional<RankEngine::Interval> RankEngine::meet(uint32_t at, const FlatOp& op, int64_t ready) {
+  Channel& channel = channels_[at];
+  const bool receives = op.kind == OpKind::receive;
+  const uint32_t size = MessageAux::size(op.aux);
+  if (channel.count == 0 || channel.receives_wait == receives) {
+    WT_CHECK(channel.count < channel.waiting.size());
+    channel.receives_wait = receives;
+    channel.waiting[channel.count++] = {ready, size, op.stream};
+    return std::nullopt;
+  }
+  const Channel::Waiting other = channel.waiting[0];
+  if (--channel.count)
+    std::copy(channel.waiting.begin() + 1, channel.waiting.begin() + channel.count + 1, channel.waiting.begin());
+  ++events_;
+  const int64_t begin = std::max(ready, other.ready);
+  const int64_t end = begin + message_time_[at * fold_.message_bytes.size() + (receives ? other.size : size)];
+  resolve(receives ? channel.from : channel.to, other.stream, begin, end);
+  return Interval{begin, end, 0};
 }
 
 void RankEngine::flush(uint32_t u) {
@@ -315,6 +316,14 @@ void RankEngine::run(uint32_t u) {
       const int64_t host = v[kHost] + o->issue;
       const int64_t ready = std::max(std::max(host, v[o->stream]), max4(v, o->waits));
       if (ready >= kUnknown) [[unlikely]] {
+        if (o->kind == OpKind::send || o->kind == OpKind::receive) {
+          const int64_t without_stream = std::max(host, max4(v, o->waits));
+          if (without_stream < kUnknown) {
+            queue(u, entry, *o, without_stream, kTrace);
+            v[kHost] = host;
+            continue;
+          }
+        }
         unit.op = static_cast<uint32_t>(o - first);
         return stall(u, ready);
       }
@@ -367,27 +376,9 @@ void RankEngine::run(uint32_t u) {
         }
         case OpKind::send:
         case OpKind::receive: {
-          const uint32_t chunk = entry.chunk[MessageAux::binding(o->aux)];
-          const uint32_t at = port_[(size_t{u} * chunks_ + chunk) * 4 + MessageAux::port(o->aux)];
-          WT_CHECK(at != kNone, "rank {} has no peer for chunk {} in '{}'", fold_.rank_of[u], chunk,
-                   plan_.block(block.block).name);
-          Channel& channel = channels_[at];
-          const bool receives = o->kind == OpKind::receive;
-          const uint32_t size = MessageAux::size(o->aux);
-          if (channel.count == 0 || channel.receives_wait == receives) {
-            WT_CHECK(channel.count < channel.waiting.size());
-            channel.receives_wait = receives;
-            channel.waiting[channel.count++] = {ready, size, o->stream};
-            begin = kUnknown;
-            break;
-          }
-          const Channel::Waiting other = channel.waiting[0];
-          std::copy(channel.waiting.begin() + 1, channel.waiting.begin() + channel.count, channel.waiting.begin());
-          --channel.count;
-          ++events_;
-          begin = std::max(ready, other.ready);
-          end = begin + message_time_[at * fold_.message_bytes.size() + (receives ? other.size : size)];
-          resolve(receives ? channel.from : channel.to, other.stream, begin, end);
+          const auto met = meet(channel_of(u, entry, *o), *o, ready);
+          begin = met ? met->begin : kUnknown;
+          end = met ? met->end : 0;
           break;
         }
       }
@@ -447,7 +438,9 @@ Status RankEngine::run_step(uint32_t step, trace::Sink* sink, int64_t origin) {
     runnable_.push_back(u);
   }
   while (done_ < fold_.units()) {
-    while (!runnable_.empty()) {
+    while (true) {
+      post_next_messages();
+      if (runnable_.empty()) break;
       const uint32_t u = runnable_.back();
       runnable_.pop_back();
       ++events_;
@@ -462,44 +455,6 @@ Status RankEngine::run_step(uint32_t step, trace::Sink* sink, int64_t origin) {
   released_ += queue_.popped();
   events_ += queue_.popped();
   return ok_status();
-}
-
-// ---------------------------------------------------------------------------------------------------- stuck plans
-
-std::string RankEngine::describe(uint32_t u) const {
-  const Unit& unit = units_[u];
-  const UnitClass& cls = priced_.classes[unit.cls];
-  if (unit.invocation >= cls.order.size()) return "the end of the step";
-  const plan::Invocation& invocation = plan_.programs[cls.program.v].steps[0].order[unit.invocation];
-  const FlatBlock& flat = priced_.blocks[cls.order[unit.invocation].block];
-  std::string text;
-  // A merge belongs to the op behind it.
-  uint32_t at = unit.op;
-  while (at + 1 < flat.ops.size() && flat.ops[at].kind == OpKind::merge) ++at;
-  const uint32_t wanted = flat.ops[at].instance;
-  for_each_op(plan_.block(invocation.block), [&](const plan::Op& op, uint32_t, int64_t layer, uint32_t instance) {
-    if (instance != wanted) return;
-    text = fmt::format("op {} '{}'", instance, op.name);
-    if (layer >= 0) text += fmt::format(" of layer {}", layer);
-  });
-  text += fmt::format(" of invocation {} '{}'", unit.invocation, plan_.block(invocation.block).name);
-  for (uint32_t b = 0; b < invocation.bindings; ++b)
-    text += fmt::format(" (chunk {}, micro-batch {})", invocation.binding[b].chunk, invocation.binding[b].micro_batch);
-  return text;
-}
-
-Diagnostics RankEngine::describe_stuck() const {
-  Diagnostics out;
-  for (uint32_t u = 0; u < fold_.units(); ++u) {
-    const Unit& unit = units_[u];
-    if (unit.stalled_on < kUnknown) continue;
-    const auto stream = static_cast<plan::Stream>(unit.stalled_on - kUnknown);
-    std::string where = fmt::format("rank {}", fold_.rank_of[u]);
-    if (fold_.stands_for > 1) where += fmt::format(" and {} ranks like it", fold_.stands_for - 1);
-    out.push_back({where, fmt::format("stuck before {}: waits for the {} stream", describe(u), to_text(stream)),
-                   "an op posted there never meets its partner"});
-  }
-  return out;
 }
 
 }  // namespace wt::sim

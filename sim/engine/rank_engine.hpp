@@ -1,14 +1,16 @@
 // Runs priced programs: streams, matching of sends and receives, collectives, overlap slowdown. Not a model of anything.
 //
 // A unit is evaluated in issue order as far as it can go; an op whose end is not known yet leaves a *token* in its place
-// (a number above every time), and a unit that needs it stalls until it is resolved. Which unit runs next changes no
-// time: every end is a maximum of other ends plus a constant. The one thing that needs the queue is a kernel that a
+// (a number above every time), and a unit that needs it stalls until it is resolved. A message behind one that has not
+// met its partner is queued on its stream, and the host goes on. Which unit runs next changes no time: every end is a
+// maximum of other ends plus a constant. The one thing that needs the queue is a kernel that a
 // collective not yet begun may slow down: it waits for the collective, and if nothing else can advance, the earliest
 // such kernels are released undisturbed (all of that time at once, so folding cannot change the outcome).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/base/result.hpp"
@@ -37,6 +39,11 @@ class RankEngine {
   uint64_t released() const { return released_; }
 
  private:
+  // Tokens: kUnknown + stream + kStreams * a number on that stream. Every time lies below, so a maximum that holds a token
+  // is a token.
+  static constexpr int64_t kUnknown = int64_t{1} << 62;
+  static constexpr uint32_t kNone = UINT32_MAX;
+
   struct Interval {  // a collective that runs beside later compute
     int64_t begin = 0, end = 0;
     uint32_t channels = 0;
@@ -61,18 +68,27 @@ class RankEngine {
   struct Unit {
     uint32_t invocation = 0, op = 0;  // next: position in the order, index into FlatBlock::ops
     uint32_t cls = 0;
-    uint8_t open = 0;           // ops posted and not resolved
+    uint32_t open = 0;          // ops posted or queued and not resolved
     uint16_t open_exposed = 0;  // bit of each stream whose posted collective may slow later compute
     bool waits_for_overlap = false;
     int64_t stalled_on = 0;    // a token; 0: not stalled
     int64_t released_end = 0;  // of the next op, a kernel released undisturbed; 0: none
     EventEngine<Release>::Handle release;
   };
-  struct Posted {  // the one unresolved op of a stream
+  struct Posted {  // the first unresolved op of a stream
     const FlatOp* op = nullptr;
     const Pieces* pieces = nullptr;
     int64_t ready = 0;
+    int64_t token = 0;
     uint32_t span = 0;
+    uint32_t behind = kNone, last = kNone;  // messages queued behind it: the first and the last, in queued_
+  };
+  struct Queued {  // a message that lacks nothing but the end of the one before it on its stream
+    const FlatOp* op = nullptr;
+    int64_t ready = 0;  // but for that one
+    int64_t token = 0;
+    uint32_t channel = 0, span = 0;
+    uint32_t next = kNone;
   };
   struct Comm {                                   // one communicator: its collectives come one at a time
     int64_t latest = 0, duration = 0, floor = 0;  // of those that have arrived: ready, price, earliest end
@@ -94,6 +110,8 @@ class RankEngine {
   void run(uint32_t unit);
   void post(uint32_t unit, const FlatOp& op, const Pieces* pieces, int64_t ready, uint32_t span);
   void resolve(uint32_t unit, uint8_t stream, int64_t begin, int64_t end);
+  uint32_t channel_of(uint32_t unit, const OrderEntry&, const FlatOp&) const;
+  std::optional<Interval> meet(uint32_t channel, const FlatOp&, int64_t ready);
   int64_t beside_collectives(std::vector<Interval>& intervals, const FlatOp& op, int64_t ready);
   template <class Progress>
   int64_t slowed_end(const std::vector<Interval>&, const FlatOp&, int64_t ready);
@@ -105,6 +123,13 @@ class RankEngine {
   bool find_scenario(const FlatBlock&, const Summary&, uint16_t base, Scenario& out);
   bool release_earliest();
   void flush(uint32_t unit);
+
+  // rank_engine_messages.cpp
+  void make_channels();
+  void queue(uint32_t unit, const OrderEntry&, const FlatOp&, int64_t ready, bool traced);
+  void post_next_messages();
+
+  // rank_engine_stuck.cpp
   Diagnostics describe_stuck() const;
   std::string describe(uint32_t unit) const;
 
@@ -115,8 +140,11 @@ class RankEngine {
   uint32_t chunks_ = 1;
 
   std::vector<Unit> units_;
-  std::vector<int64_t> times_;                    // [unit * row]
-  std::vector<Posted> posted_;                    // [unit * kStreams]
+  std::vector<int64_t> times_;           // [unit * row]
+  std::vector<Posted> posted_;           // [unit * kStreams]
+  std::vector<Queued> queued_;           // lists in one pool
+  uint32_t free_queued_ = kNone;         // list of those not in use
+  std::vector<uint32_t> next_messages_;  // [any] unit * kStreams + stream whose first message is over, more behind
   std::vector<std::vector<Interval>> in_flight_;  // [unit], at most a few
   std::vector<uint32_t> comm_of_;                 // [unit * comms] index into comms_
   std::vector<Comm> comms_;

@@ -28,6 +28,7 @@ class FakePricing : public Pricing {
     return {Time::ps((collective_latency + op.bytes * shape.nodes) * scale), shape.ranks};
   }
   Time message(int64_t bytes, RankId from, RankId to, int64_t concurrent) const override {
+    if (from == to) return Time::ps(0);
     const bool far = machine.node && from.v / machine.node != to.v / machine.node;
     return Time::ps((hop + bytes * (far ? concurrent : 1)) * scale);
   }
@@ -97,9 +98,15 @@ class BlockMaker {
 inline plan::Wait on(uint32_t op, uint32_t back = 0) { return {plan::Wait::Kind::op, op, back}; }
 inline plan::Wait tail(plan::Stream s) { return {plan::Wait::Kind::tail, static_cast<uint32_t>(s), 0}; }
 
-/// Forward and backward of every micro-batch in the order of `schedule`, one kernel each, `bytes` between the stages.
-inline plan::Plan pipeline_plan(std::string_view schedule, int64_t p, int64_t m, int64_t v, int64_t forward,
-                                int64_t backward, int64_t bytes = 0, int64_t replicas = 1) {
+/// Passes of one kernel each, in ps. A whole backward takes input and weight gradient together.
+struct PassLengths {
+  int64_t forward = 0, input_gradient = 0, weight_gradient = 0;
+};
+
+/// Every pass of every micro-batch in the order of `schedule`, one kernel each, `bytes` between the stages.
+inline plan::Plan pipeline_plan(std::string_view schedule, int64_t p, int64_t m, int64_t v, const PassLengths& length,
+                                int64_t bytes = 0, int64_t replicas = 1) {
+  using lower::Pass;
   using plan::Direction;
   using plan::Stream;
   plan::Plan plan;
@@ -108,29 +115,38 @@ inline plan::Plan pipeline_plan(std::string_view schedule, int64_t p, int64_t m,
   WT_CHECK(s, "no schedule {}", schedule);
   plan.placement = {s->placement, p, v};
   plan.micro_batches = m;
-  // Blocks: [first, middle, last, only] x [forward, backward].
-  auto make = [&](bool back, bool receives, bool sends) {
+  auto make = [&](Pass pass, bool receives, bool sends, bool on_way_back) {
+    const bool back = pass != Pass::forward;
     BlockMaker b(back ? "backward" : "forward");
     std::vector<plan::Wait> waits;
-    if (receives) {
+    const auto stream = [&](Stream there, Stream on_return) { return on_way_back ? on_return : there; };
+    if (receives && pass != Pass::backward_weight) {
       const Direction d = back ? Direction::next_stage : Direction::previous_stage;
-      waits = {on(b.op(back ? Stream::receive_next : Stream::receive_previous, plan::Receive{d, bytes}))};
+      const Stream from = back ? stream(Stream::receive_next, Stream::back_receive_next)
+                               : stream(Stream::receive_previous, Stream::back_receive_previous);
+      waits = {on(b.op(from, plan::Receive{d, bytes}))};
     }
-    const uint32_t work = b.compute(back ? backward : forward, waits);
-    if (sends) {
+    const uint32_t work = b.compute(pass == Pass::forward           ? length.forward
+                                    : pass == Pass::backward        ? length.input_gradient + length.weight_gradient
+                                    : pass == Pass::backward_weight ? length.weight_gradient
+                                                                    : length.input_gradient,
+                                    waits);
+    if (sends && pass != Pass::backward_weight) {
       const Direction d = back ? Direction::previous_stage : Direction::next_stage;
-      b.op(back ? Stream::send_previous : Stream::send_next, plan::Send{d, bytes}, {on(work)});
+      const Stream to = back ? stream(Stream::send_previous, Stream::back_send_previous)
+                             : stream(Stream::send_next, Stream::back_send_next);
+      b.op(to, plan::Send{d, bytes}, {on(work)});
     }
     return b.take();
   };
-  const int64_t stages = p * v;
-  auto kind = [&](int64_t stage) { return stages == 1 ? 3 : stage == 0 ? 0 : stage == stages - 1 ? 2 : 1; };
-  for (int back = 0; back < 2; ++back)
-    for (int k = 0; k < 4; ++k) {
-      const bool before = k == 1 || k == 2, after = k == 0 || k == 1;
-      plan.blocks.push_back(make(back, back ? after : before, back ? before : after));
-    }
+  // Blocks by pass, by whether the stage is the first, the last, and on a V's way back.
+  for (uint32_t i = 0; i < 4 * 8; ++i) {
+    const auto pass = static_cast<Pass>(i / 8);
+    const bool first = i & 1, last = i & 2;
+    plan.blocks.push_back(pass == Pass::forward ? make(pass, !first, !last, i & 4) : make(pass, !last, !first, i & 4));
+  }
   const auto orders = s->order({p, v, m, 0});
+  WT_CHECK(orders.ok(), "{} refuses p={} v={} m={}", schedule, p, v, m);
   for (int64_t r = 0; r < p; ++r) {
     plan::Program program;
     program.name = "pp" + std::to_string(r);
@@ -138,9 +154,10 @@ inline plan::Plan pipeline_plan(std::string_view schedule, int64_t p, int64_t m,
     plan::StepOrder step;
     for (const lower::Slot& slot : orders.value()[static_cast<size_t>(r)]) {
       const int64_t stage = plan.placement.stage({r, slot.chunk});
-      const int back = slot.pass != lower::Pass::forward;
+      const bool on_way_back = s->placement == plan::PlacementKind::zigzag && slot.chunk % 2 == 1;
       plan::Invocation i;
-      i.block = BlockId{static_cast<uint32_t>(back * 4 + kind(stage))};
+      i.block = BlockId{static_cast<uint32_t>(slot.pass) * 8 + (stage == 0) + 2 * (stage == p * v - 1) +
+                        4 * static_cast<uint32_t>(on_way_back)};
       i.binding[0] = {static_cast<uint16_t>(slot.chunk), static_cast<uint16_t>(slot.micro_batch)};
       step.order.push_back(i);
     }
@@ -148,6 +165,10 @@ inline plan::Plan pipeline_plan(std::string_view schedule, int64_t p, int64_t m,
     plan.programs.push_back(program);
   }
   return plan;
+}
+inline plan::Plan pipeline_plan(std::string_view schedule, int64_t p, int64_t m, int64_t v, int64_t forward,
+                                int64_t backward, int64_t bytes = 0, int64_t replicas = 1) {
+  return pipeline_plan(schedule, p, m, v, PassLengths{forward, backward, 0}, bytes, replicas);
 }
 
 /// One program for all ranks: `block` so often.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "../core/lower/pipe_oracle.hpp"
 #include "fake_pricing.hpp"
 #include "sim/price/priced_program.hpp"
 
@@ -67,6 +68,79 @@ TEST(Simulate, InterleavedDividesTheBubble) {
         // A chunk is a v-th of the stage.
         EXPECT_EQ(makespan(pipeline_plan("interleaved", p, m, v, 100, 200), free), m * v * 300 + (p - 1) * 300);
       }
+}
+
+/// Every schedule of the registry in one event-level run, written apart (pipe_oracle.hpp), and in the engine, folded or not:
+/// equal to the picosecond, for unequal passes and messages that take up to the shortest pass.
+TEST(Simulate, EveryScheduleAgreesWithTheOracle) {
+  int64_t agreed = 0;
+  for (const lower::Schedule* s : lower::all_schedules())
+    for (const int64_t p : {2, 4, 8})
+      for (int64_t m = p; m <= 4 * p; m += p / 2)
+        for (const int64_t v : {1, 2, 3})
+          for (const int64_t hop : {0, 20, 90}) {
+            if (s->reads_file || !s->order({p, v, m})) continue;
+            SCOPED_TRACE(testing::Message() << s->name << " p " << p << " v " << v << " m " << m << " hop " << hop);
+            FakePricing pricing;
+            pricing.hop = hop;
+            const auto plan = pipeline_plan(s->name, p, m, v, PassLengths{100, 130, 90}, 0, 2);
+            const lower::Ran want = lower::run(*s, {p, v, m}, {100, 130, 90, static_cast<double>(hop)});
+            EXPECT_EQ(makespan(plan, pricing), static_cast<int64_t>(want.makespan));
+            EXPECT_EQ(step_time(plan, pricing, true), step_time(plan, pricing));
+            ++agreed;
+          }
+  EXPECT_GE(agreed, 600);
+}
+
+TEST(Simulate, LoopedBreadthFirstDividesTheBubbleToo) {
+  const FakePricing free;
+  for (const int64_t p : {2, 4, 8})
+    for (const int64_t v : {2, 4})
+      for (int64_t m = p; m <= 4 * p; ++m)
+        EXPECT_EQ(makespan(pipeline_plan("looped-bfs", p, m, v, 100, 200), free), (m * v + p - 1) * 300);
+}
+
+/// Messages of one stream that their receiver takes long after they are there, and receives asked for ahead: only
+/// messages wait for each other, not the kernels issued behind them.
+TEST(Simulate, MessagesQueueOnTheirStream) {
+  for (const bool ahead : {false, true}) {
+    plan::Plan plan;
+    plan.mesh.axes = {{"pp", 2}};
+    plan.placement = {plan::PlacementKind::loop, 2, 1};
+    BlockMaker a("first"), b("second");
+    for (int i = 0; i < 3; ++i) {
+      const uint32_t made = a.compute(10);
+      a.op(Stream::send_next, plan::Send{plan::Direction::next_stage, 0}, {on(made)});
+    }
+    std::vector<uint32_t> got;
+    const auto receive = [&] {
+      got.push_back(b.op(Stream::receive_previous, plan::Receive{plan::Direction::previous_stage, 0}));
+    };
+    if (ahead)
+      for (int i = 0; i < 3; ++i) receive();
+    const uint32_t answer = b.compute(50);
+    b.op(Stream::send_previous, plan::Send{plan::Direction::previous_stage, 0}, {on(answer)});
+    // The first stage's last send needs the answer: kernels of both are issued behind messages that nobody took yet.
+    const uint32_t answered = a.op(Stream::receive_next, plan::Receive{plan::Direction::next_stage, 0});
+    a.compute(5, {on(answered)});
+    for (int i = 0; i < 3; ++i) {
+      if (!ahead) receive();
+      b.compute(1, {on(got[static_cast<size_t>(i)])});
+    }
+    plan.blocks = {a.take(), b.take()};
+    for (uint32_t i = 0; i < 2; ++i) {
+      plan::Program p;
+      p.when = {AxisId{0}, {i}};
+      p.steps = {{"steady", {{BlockId{i}, 1, {}}}}};
+      plan.programs.push_back(p);
+    }
+    FakePricing pricing;
+    pricing.hop = 7;
+    // Sends at 10, 20, 30 of 7 each, long over at 50; the answer is there at 57, then 5 more. Receiver: 53.
+    EXPECT_EQ(makespan(plan, pricing), 62) << ahead;
+    pricing.hop = 30;  // the three messages: 10 to 40, 70, 100; then a kernel of 1
+    EXPECT_EQ(makespan(plan, pricing), 101) << ahead;
+  }
 }
 
 TEST(Simulate, ScalingEveryDurationScalesTheStep) {

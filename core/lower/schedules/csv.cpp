@@ -6,10 +6,6 @@ namespace {
 
 Result<Orders> order(const ScheduleInput& in) { return read_schedule_table(in, plan::PlacementKind::loop); }
 
-int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) {
-  return count_in_flight(order(in).value()[static_cast<size_t>(rank)]);
-}
-
 }  // namespace
 
 extern const Schedule schedules_csv;
@@ -20,7 +16,7 @@ const Schedule schedules_csv{
     .reads_file = true,
     .overlaps_p2p = true,
     .order = order,
-    .peak_in_flight = peak_in_flight,
+    .peak_in_flight = nullptr,
 };
 
 }  // namespace wt::lower

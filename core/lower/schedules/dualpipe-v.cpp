@@ -59,21 +59,10 @@ Result<Orders> order(const ScheduleInput& in) {
   return orders;
 }
 
-int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) {
-  return count_in_flight(order(in).value()[static_cast<size_t>(rank)]);
-}
-
 }  // namespace
 
 extern const Schedule schedules_dualpipe_v;
-const Schedule schedules_dualpipe_v{
-    .name = "dualpipe-v",
-    .cites = "DeepSeek-AI 2025, DualPipe (github.com/deepseek-ai/DualPipe, dualpipev.py)",
-    .placement = plan::PlacementKind::zigzag,
-    .splits_backward = true,
-    .overlaps_p2p = true,
-    .order = order,
-    .peak_in_flight = peak_in_flight,
-};
+const Schedule schedules_dualpipe_v =
+    on_a_v("dualpipe-v", "DeepSeek-AI 2025, DualPipe (github.com/deepseek-ai/DualPipe, dualpipev.py)", order);
 
 }  // namespace wt::lower

@@ -17,23 +17,12 @@ Result<Orders> order(const ScheduleInput& in) {
   return v_orders(in, pattern);
 }
 
-int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) {
-  return count_in_flight(order(in).value()[static_cast<size_t>(rank)]);
-}
-
 }  // namespace
 
 extern const Schedule schedules_v_min;
-const Schedule schedules_v_min{
-    .name = "v-min",
-    .cites =
-        "Qi et al. 2024, Pipeline Parallelism with Controllable Memory (arXiv 2405.15362); sail-sg zero-bubble "
-        "v1f1b.py",
-    .placement = plan::PlacementKind::zigzag,
-    .splits_backward = true,
-    .overlaps_p2p = true,
-    .order = order,
-    .peak_in_flight = peak_in_flight,
-};
+const Schedule schedules_v_min = on_a_v(
+    "v-min",
+    "Qi et al. 2024, Pipeline Parallelism with Controllable Memory (arXiv 2405.15362); sail-sg zero-bubble v1f1b.py",
+    order);
 
 }  // namespace wt::lower

@@ -44,23 +44,12 @@ Result<Orders> order(const ScheduleInput& in) {
   return orders;
 }
 
-int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) {
-  return count_in_flight(order(in).value()[static_cast<size_t>(rank)]);
-}
-
 }  // namespace
 
 extern const Schedule schedules_zb_v;
-const Schedule schedules_zb_v{
-    .name = "zb-v",
-    .cites =
-        "Qi et al. 2024, Pipeline Parallelism with Controllable Memory (arXiv 2405.15362); PyTorch "
-        "ScheduleZBVZeroBubble",
-    .placement = plan::PlacementKind::zigzag,
-    .splits_backward = true,
-    .overlaps_p2p = true,
-    .order = order,
-    .peak_in_flight = peak_in_flight,
-};
+const Schedule schedules_zb_v = on_a_v(
+    "zb-v",
+    "Qi et al. 2024, Pipeline Parallelism with Controllable Memory (arXiv 2405.15362); PyTorch ScheduleZBVZeroBubble",
+    order);
 
 }  // namespace wt::lower
