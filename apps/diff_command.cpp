@@ -1,5 +1,6 @@
-// windtunnel diff: two traces of one plan op by op (predicted beside measured), or two jobs term by term. A job beside a
-// trace is simulated first, every rank.
+// windtunnel diff: two traces of one plan op by op (predicted beside measured), two jobs term by term, or a profiler's trace
+// of somebody's framework beside either by class and phase. A job beside a trace is simulated first: every rank where the
+// trace is ours.
 #include <fmt/format.h>
 
 #include "apps/command.hpp"
@@ -7,6 +8,7 @@
 #include "core/plan/plan_io.hpp"
 #include "core/spec/read.hpp"
 #include "core/trace/file.hpp"
+#include "import/kineto.hpp"
 #include "study/diff.hpp"
 
 namespace wt::apps {
@@ -14,7 +16,8 @@ namespace wt::apps {
 namespace {
 
 struct Options {
-  std::string a, b;
+  std::string a;
+  std::vector<std::string> b;  // several: profiles of the ranks of one run
   std::vector<std::string> set, set_a, set_b;
   bool json = false, csv = false, markdown = false, full = false;
   int64_t warm_up = 0;
@@ -28,6 +31,7 @@ struct Loaded {
   std::optional<study::JobResult> result;  // of a job
   std::optional<trace::Trace> trace;
   std::optional<plan::Plan> plan;  // of a trace
+  std::optional<trace::Profile> profile;
 
   bool is_job() const { return job.has_value(); }
   study::TraceSide side() const {
@@ -35,12 +39,26 @@ struct Loaded {
   }
 };
 
-int load(Loaded& l, const std::string& path, const std::vector<std::string>& set,
+int load(Loaded& l, const std::vector<std::string>& paths, const std::vector<std::string>& set,
          const std::vector<std::string>& more) {
+  const std::string& path = paths[0];
   l.name = path;
-  if (path.ends_with(".wttrace")) {
+  const bool profile = import::looks_like_profile(path);
+  if (profile || path.ends_with(".wttrace"))
     if (!more.empty())
       return fail({{path, "is a trace: nothing can be set in it", "--set-a and --set-b are of jobs"}}, kBadInput);
+  if (profile) {
+    auto p = import::read_kineto(paths);
+    if (!p) return fail(p.errors(), kBadInput);
+    l.profile = std::move(p.value());
+    if (paths.size() > 1) l.name += fmt::format(" and {} more", paths.size() - 1);
+    return kOk;
+  }
+  if (paths.size() > 1)
+    return fail(
+        {{paths[1], "one too many: only profiles (.json, .json.gz) of several ranks are one side together", ""}},
+        kBadInput);
+  if (path.ends_with(".wttrace")) {
     auto t = trace::read_trace(path);
     if (!t) return fail(t.errors(), kBadInput);
     l.trace = std::move(t.value());
@@ -58,11 +76,11 @@ int load(Loaded& l, const std::string& path, const std::vector<std::string>& set
   return kOk;
 }
 
-int simulate(Loaded& l, bool keep_trace) {
+int simulate(Loaded& l, bool keep_trace, bool all_ranks) {
   auto plan = lower::lower(*l.job);
   if (!plan) return fail(plan.errors(), kDoesNotFit);
   study::RunOptions options;
-  options.all_ranks = keep_trace;
+  options.all_ranks = all_ranks;
   options.keep_trace = keep_trace;
   auto result = study::run_job(*l.job, std::move(plan.value()), options);
   if (!result) return fail(result.errors(), kOurFault);
@@ -70,19 +88,35 @@ int simulate(Loaded& l, bool keep_trace) {
   return kOk;
 }
 
+/// A side as a profile of the other's ranks.
+Result<trace::Profile> profile_of(Loaded& l, const std::vector<uint32_t>& ranks) {
+  if (l.profile) return std::move(*l.profile);
+  return study::profile_of(l.side(), ranks);
+}
+
+Result<study::Diff> by_class(Loaded& a, Loaded& b, const study::DiffOptions& options) {
+  const std::vector<uint32_t> ranks = a.profile ? a.profile->ranks : b.profile->ranks;
+  auto pa = profile_of(a, ranks);
+  if (!pa) return pa.errors();
+  auto pb = profile_of(b, ranks);
+  if (!pb) return pb.errors();
+  return study::diff_profiles(a.name, pa.value(), b.name, pb.value(), options);
+}
+
 int diff(const Options& o) {
   Loaded a, b;
-  const int code_a = load(a, o.a, o.set, o.set_a), code_b = load(b, o.b, o.set, o.set_b);
+  const int code_a = load(a, {o.a}, o.set, o.set_a), code_b = load(b, o.b, o.set, o.set_b);
   if (code_a != kOk || code_b != kOk) return std::max(code_a, code_b);
   const bool jobs = a.is_job() && b.is_job();
+  const bool profiles = a.profile || b.profile;
   for (Loaded* l : {&a, &b})
     if (l->is_job())
-      if (const int code = simulate(*l, !jobs); code != kOk) return code;
+      if (const int code = simulate(*l, !jobs, !jobs && !profiles); code != kOk) return code;
   std::optional<study::Diff> result;
   if (jobs) {
     result = study::diff_jobs(a.name, *a.result, b.name, *b.result);
   } else {
-    auto traces = study::diff_traces(a.side(), b.side(), {o.warm_up});
+    auto traces = profiles ? by_class(a, b, {o.warm_up}) : study::diff_traces(a.side(), b.side(), {o.warm_up});
     if (!traces) return fail(traces.errors(), kBadInput);
     result = std::move(traces.value());
   }
@@ -95,9 +129,13 @@ int diff(const Options& o) {
 
 const Register registration(30, [](CLI::App& parent, int& exit) {
   auto o = std::make_shared<Options>();
-  CLI::App* app = parent.add_subcommand("diff", "two traces of one plan op by op, or two jobs term by term");
-  app->add_option("A", o->a, "a trace (.wttrace) or a job; the prediction, where there is one")->required();
-  app->add_option("B", o->b, "a trace or a job; differences are relative to it")->required();
+  CLI::App* app = parent.add_subcommand(
+      "diff", "two traces of one plan op by op, two jobs, or a profile of a framework beside either");
+  app->add_option("A", o->a,
+                  "a trace (.wttrace), a job or a profile (.json, .json.gz); the prediction, where there is one")
+      ->required();
+  app->add_option("B", o->b, "the same; differences are relative to it. Several profiles: of the ranks of one run")
+      ->required();
   auto set = [&](const char* name, std::vector<std::string>& to, const char* text) {
     app->add_option(name, to, text)->expected(1)->take_all()->type_name("KEY=VALUE");
   };
@@ -122,6 +160,8 @@ const Register registration(30, [](CLI::App& parent, int& exit) {
       "  windtunnel diff predicted.wttrace measured.wttrace\n"
       "  windtunnel diff job.yaml measured.wttrace               the job is simulated first\n"
       "  windtunnel diff job.yaml job.yaml --set-b strategy.tensor=4\n"
+      "  windtunnel diff predicted.wttrace rank0.json.gz rank8.json.gz    traces of PyTorch's profiler, by class and "
+      "phase\n"
       "Differences are A - B, relative to B: with a measurement as B, the error of the prediction.");
   app->callback([o, &exit] { exit = diff(*o); });
 });

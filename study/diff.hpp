@@ -1,5 +1,5 @@
-// Two sides laid beside each other, term by term: two traces of one plan (predicted and measured), joined op by op; or
-// two jobs, each by its own prediction. Not a judge: it says what differs and by how much. Every row is A, B, A - B and
+// Two sides laid beside each other, term by term: two traces of one plan (predicted and measured), joined op by op; two
+// jobs, each by its own prediction; or a profiler's trace of another program beside either, by class and phase. Not a judge: it says what differs and by how much. Every row is A, B, A - B and
 // that relative to B, so that with a prediction as A and a measurement as B it is the error of the prediction.
 #pragma once
 
@@ -11,6 +11,7 @@
 
 #include "core/base/result.hpp"
 #include "core/plan/plan.hpp"
+#include "core/trace/profile.hpp"
 #include "core/trace/trace.hpp"
 #include "study/run_job.hpp"
 
@@ -36,9 +37,9 @@ struct DiffTable {
 };
 
 struct DiffSide {
-  std::string name;         // the file
-  std::string description;  // "simulated on dgx-h100", "measured, median of 8 of 10 steps"
-  uint64_t plan_digest = 0;
+  std::string name;          // the file
+  std::string description;   // "simulated on dgx-h100", "measured, median of 8 of 10 steps"
+  uint64_t plan_digest = 0;  // 0: of no plan
 };
 
 /// What one job says and the other does not: dotted keys as in the job file.
@@ -68,6 +69,15 @@ struct DiffOptions {
 /// Medians over the steps that are left after the warm-up. Errors: the traces are of two plans (both digests, and what
 /// differs), one is cut, or no rank and step of one can be found in the other.
 Result<Diff> diff_traces(const TraceSide& a, const TraceSide& b, const DiffOptions& options = {});
+
+/// A trace of a plan as a profile of those of `ranks` that it can tell of (all that it holds where `ranks` is empty).
+/// Errors: none of them is one of the plan's.
+Result<trace::Profile> profile_of(const TraceSide& side, const std::vector<uint32_t>& ranks);
+
+/// Two profiles by class and phase: medians over the steps, means over the ranks. What has no counterpart, and what no
+/// rule could class, is named in the notes. Errors: a side has no step left.
+Result<Diff> diff_profiles(const std::string& name_a, const trace::Profile& a, const std::string& name_b,
+                           const trace::Profile& b, const DiffOptions& options = {});
 
 /// Two predictions, of any two jobs.
 Diff diff_jobs(const std::string& name_a, const JobResult& a, const std::string& name_b, const JobResult& b);

@@ -210,7 +210,8 @@ std::vector<std::string> grouped_notes(const std::vector<std::string>& notes, co
 }
 
 std::string side_line(const char* letter, const DiffSide& s) {
-  return fmt::format("{}  {}: {}; plan {:016x}", letter, s.name, s.description, s.plan_digest);
+  const std::string plan = s.plan_digest == 0 ? "" : fmt::format("; plan {:016x}", s.plan_digest);
+  return fmt::format("{}  {}: {}{}", letter, s.name, s.description, plan);
 }
 
 std::string quoted(const std::string& text) {

@@ -12,6 +12,7 @@
 #include "core/report/report.hpp"
 #include "core/trace/file.hpp"
 #include "study/diff.hpp"
+#include "study/trace_ranks.hpp"
 
 namespace wt::study {
 
@@ -88,15 +89,6 @@ DiffSide described(const Side& s, uint64_t digest) {
   return d;
 }
 
-const plan::StepOrder* order_of(const Plan& plan, uint32_t rank, size_t spans) {
-  for (const plan::StepOrder& variant : plan.programs[program_of(plan, RankId{rank}).v].steps) {
-    size_t n = 0;
-    for (const plan::Invocation& i : variant.order) n += static_cast<size_t>(plan.block(i.block).op_instances());
-    if (n == spans) return &variant;
-  }
-  return nullptr;
-}
-
 /// An op of the plan on the ranks of one stage: all its instances of a step.
 struct OpSum {
   double a = 0, b = 0;  // seconds of a step, summed over the joined ranks
@@ -112,8 +104,11 @@ class Join {
 
   Status run() {
     const Side& wide = a_.ranks.size() >= b_.ranks.size() ? a_ : b_;
+    std::vector<uint32_t> held_a, held_b;
+    for (const auto& [rank, spans] : a_.ranks) held_a.push_back(rank);
+    for (const auto& [rank, spans] : b_.ranks) held_b.push_back(rank);
     for (const auto& [rank, spans] : wide.ranks) {
-      const auto ra = find(a_, rank), rb = find(b_, rank);
+      const auto ra = stand_in(plan_, held_a, rank), rb = stand_in(plan_, held_b, rank);
       if (!ra || !rb) {
         notes_.insert(fmt::format("rank {} is in one trace only and no other rank of its stage stands for it", rank));
         continue;
@@ -177,15 +172,6 @@ class Join {
 
  private:
   int64_t stage(uint32_t rank) const { return pp_ ? plan_.mesh.coordinate(RankId{rank}, *pp_) : 0; }
-
-  /// The rank itself, else one at its stage with its program.
-  std::optional<uint32_t> find(const Side& s, uint32_t rank) const {
-    if (s.ranks.contains(rank)) return rank;
-    for (const auto& [other, spans] : s.ranks)
-      if (stage(other) == stage(rank) && program_of(plan_, RankId{other}) == program_of(plan_, RankId{rank}))
-        return other;
-    return std::nullopt;
-  }
 
   /// The steps of the rank that ran the variant of its last step.
   static std::vector<const RankSpans*> steady(const std::vector<const RankSpans*>& runs) {

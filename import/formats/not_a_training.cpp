@@ -71,10 +71,12 @@ constexpr Kind kKinds[] = {
      [](const Foreign& f) { return holds(f, "vendid=") && holds(f, "switchguid="); }},
     {"Python: its configuration is what its code makes when it runs", "give the file or the log that the run wrote",
      [](const Foreign& f) { return f.base().ends_with(".py"); }},
-    {"compressed", "unpack it first: gunzip, tar", [](const Foreign& f) { return f.text.starts_with("\x1f\x8b"); }},
+    {"compressed", "unpack it first: gunzip, tar; `windtunnel diff` takes a profiler's .json.gz as it is",
+     [](const Foreign& f) { return f.text.starts_with("\x1f\x8b"); }},
     {"an execution trace of Chakra: what ran, not what is to run", "give the training's own configuration",
      [](const Foreign& f) { return f.base().ends_with(".et"); }},
-    {"a trace of PyTorch's profiler: what ran, not what is to run", "give the training's own configuration",
+    {"a trace of PyTorch's profiler: what ran, not what is to run",
+     "`windtunnel diff JOB FILE` lays it beside a prediction; here give the training's own configuration",
      [](const Foreign& f) {
        return f.has("traceEvents") || (f.syntax == Foreign::Syntax::json &&
                                        f.text.substr(0, 4096).find("\"deviceProperties\"") != std::string_view::npos);
