@@ -219,6 +219,8 @@ void make_parameters(Context& c) {
     if (m.mlp_bias) id.fc1_bias = zeros("fc1.bias", n.fc1, shard(0, m.gated_mlp ? 2 : 1), true);
     id.fc2 = weight("fc2", {n.h, n.ffn}, shard(1), true, sigma_out);
     if (m.mlp_bias) id.fc2_bias = zeros("fc2.bias", n.h, {}, true);
+    for (const int k : {id.fc1, id.fc1_bias, id.fc2, id.fc2_bias})
+      if (k >= 0) c.parameters[static_cast<size_t>(k)].of = LayerKind::dense;
   }
   if (m.moe) make_expert_parameters(c);
   if (m.final_norm) {

@@ -33,7 +33,7 @@ struct Signature {
 Signature attention_signature(const Compute& c) {
   const Heads a = Heads::of(c);
   const Wanted qkv{"qkv", a.tokens() * a.width()}, d_qkv{"dqkv", qkv.elements};
-  const Wanted out{"out", a.tokens() * a.heads * a.d}, d_out{"dout", out.elements};
+  const Wanted out{"out", a.tokens() * a.heads * a.v}, d_out{"dout", out.elements};
   const Wanted lse{"lse", a.tokens() * a.heads}, scores{"scores", lse.elements * a.seq},
       probs{"probs", scores.elements};
   const Wanted d_probs{"dprobs", scores.elements}, d_scores{"dscores", scores.elements};
@@ -46,7 +46,9 @@ Signature attention_signature(const Compute& c) {
     case Kernel::qk_norm_forward: return {{qkv, gq, gk}, {qkv, stats}};
     case Kernel::qk_norm_backward:
       return {{d_qkv, qkv, gq, gk, stats}, {d_qkv, Wanted{"dgq", a.d}, Wanted{"dgk", a.d}}};
+    case Kernel::latent_attention_forward:
     case Kernel::attention_forward: return {{qkv}, {out, lse}};
+    case Kernel::latent_attention_backward:
     case Kernel::attention_backward: return {{d_out, qkv, out, lse}, {d_qkv}};
     case Kernel::scores_forward: return {{qkv}, {scores}};
     case Kernel::softmax_forward: return {{scores}, {probs}};
@@ -64,12 +66,57 @@ Signature attention_signature(const Compute& c) {
 
 bool is_attention(Kernel k) {
   return (k >= Kernel::rope_forward && k <= Kernel::qk_norm_backward) ||
-         (k >= Kernel::attention_forward && k <= Kernel::scores_backward) ||
-         (k >= Kernel::split_qkv && k <= Kernel::merge_attention);
+         (k >= Kernel::attention_forward && k <= Kernel::scores_backward) || k == Kernel::latent_attention_forward ||
+         k == Kernel::latent_attention_backward || (k >= Kernel::split_qkv && k <= Kernel::merge_attention);
+}
+
+Signature expert_signature(const Compute& c) {
+  const int64_t rows = c.dims[0], experts = c.dims[1], choices = rows * c.dims[2];
+  const Wanted logits{"logits", rows * experts}, weights{"weights", choices}, d_weights{"dweights", choices},
+      chosen{"experts", choices, Stored::index};
+  const Slots s = Slots::of(c);
+  const Wanted x{"x", s.rows * s.columns}, y{"y", x.elements}, slots{"slots", s.count() * s.columns};
+  const Wanted by_choice{"weights", s.choices()}, by_slot{"slot weights", s.count()},
+      of_choices{"experts", s.choices(), Stored::index};
+  switch (c.kernel) {
+    case Kernel::route_forward: return {{logits}, {weights, chosen, Wanted{"counts", experts, Stored::index}}};
+    case Kernel::route_backward: return {{d_weights, weights, chosen}, {Wanted{"dlogits", rows * experts}}};
+    case Kernel::permute: return {{x, of_choices, by_choice}, {slots, by_slot}};
+    case Kernel::unpermute: return {{slots, of_choices, by_slot}, {y, by_choice}};
+    case Kernel::regroup: {
+      const int64_t pieces = c.dims[0] * c.dims[1] * c.dims[2];
+      return {{Wanted{"x", pieces * c.dims[3]}, Wanted{"w", pieces}},
+              {Wanted{"y", pieces * c.dims[3]}, Wanted{"w", pieces}}};
+    }
+    case Kernel::grouped_gemm: {
+      const int64_t m = c.dims[0], n = c.dims[1], k = c.dims[2], groups = c.dims[3];
+      return {{Wanted{"A", groups * m * k}, Wanted{"B", groups * k * n}}, {Wanted{"C", groups * m * n}}};
+    }
+    default: {
+      const Wanted in{"x", rows * c.dims[1] * (c.gated ? 2 : 1)}, out{"y", rows * c.dims[1]}, w{"w", rows};
+      if (c.kernel == Kernel::expert_activation_forward) return {{in, w}, {out}};
+      return {{Wanted{"dy", out.elements}, in, w}, {Wanted{"dx", in.elements}, Wanted{"dw", rows}}};
+    }
+  }
+}
+
+/// latent_assemble, split_latent and their ways back.
+Signature latent_signature(const Compute& c) {
+  if (c.kernel == Kernel::split_latent || c.kernel == Kernel::join_latent) {
+    const int64_t rows = c.dims[0], a = c.dims[1], b = c.dims[2];
+    const Wanted x{"x", rows * (a + b)}, y{"y", rows * a}, z{"z", rows * b};
+    return c.kernel == Kernel::split_latent ? Signature{{x}, {y, z}} : Signature{{y, z}, {x}};
+  }
+  const Heads a = Heads::of(c);
+  const Wanted q{"q", a.tokens() * a.heads * a.d}, kv{"kv", a.tokens() * a.heads * (c.dims[3] + a.v)},
+      rope{"k_rope", a.tokens() * c.dims[4]}, qkv{"qkv", a.tokens() * a.width()};
+  return c.kernel == Kernel::latent_assemble ? Signature{{q, kv, rope}, {qkv}} : Signature{{qkv}, {q, kv, rope}};
 }
 
 Signature signature(const Compute& c) {
   if (is_attention(c.kernel)) return attention_signature(c);
+  if (c.kernel >= Kernel::route_forward && c.kernel <= Kernel::expert_activation_backward) return expert_signature(c);
+  if (c.kernel >= Kernel::latent_assemble && c.kernel <= Kernel::join_latent) return latent_signature(c);
   const int64_t rows = c.dims[0], columns = c.dims[1], tile = rows * columns;
   const int64_t wide = c.gated ? 2 * columns : columns;
   const int64_t stats = rows * (c.function == static_cast<uint8_t>(NormKind::layer_norm) ? 2 : 1);
@@ -161,11 +208,14 @@ void check_relations(Faults& faults, const Compute& c, std::span<const Operand> 
   auto same = [&](const Operand& x, int64_t elements, const char* name) {
     if (x.elements != elements) faults.add("{} has {} elements, not {}", name, x.elements, elements);
   };
+  auto moved = [&](const Operand& x, const Operand& y) {
+    if (x.dtype != y.dtype) faults.add("moves {} to {}", to_text(x.dtype), to_text(y.dtype));
+  };
   switch (c.kernel) {
     case Kernel::scale:
     case Kernel::cast:
       for (const Operand& y : writes) same(y, reads[0].elements, "what is written");
-      if (c.kernel == Kernel::cast && writes.size() == 2 && reads[0].shape.size() != 2)
+      if (c.kernel == Kernel::cast && writes.size() == 2 && reads[0].shape.size() < 2)
         faults.add("a transposed copy needs a matrix, x has {} dims", reads[0].shape.size());
       break;
     case Kernel::copy:
@@ -186,6 +236,25 @@ void check_relations(Faults& faults, const Compute& c, std::span<const Operand> 
         faults.add("keys of {} members away in a group of {}", c.function, k.group_size);
       break;
     }
+    case Kernel::permute:
+    case Kernel::unpermute:
+      if (reads.size() != writes.size() + 1) faults.add("weights of choices go with those of slots");
+      if (c.dims[3] > c.dims[2]) faults.add("{} choices among {} experts", c.dims[3], c.dims[2]);
+      break;
+    case Kernel::route_forward:
+    case Kernel::route_backward:
+      if (c.dims[2] < 1 || c.dims[2] > c.dims[1]) faults.add("{} choices among {} experts", c.dims[2], c.dims[1]);
+      if (c.dims[3] < 1) faults.add("rows of {} sequences", c.dims[3]);
+      break;
+    case Kernel::regroup:
+      if (reads.size() != writes.size()) faults.add("weights go with their rows");
+      for (size_t i = 0; i < std::min(reads.size(), writes.size()); ++i) moved(reads[i], writes[i]);
+      break;
+    case Kernel::split_latent:
+    case Kernel::join_latent:
+      for (const auto& side : {reads, writes})
+        for (const Operand& x : side) moved(reads[0], x);
+      break;
     case Kernel::concat_columns:
     case Kernel::split_columns:
     case Kernel::gather_sequence:
@@ -196,8 +265,7 @@ void check_relations(Faults& faults, const Compute& c, std::span<const Operand> 
       if ((c.kernel == Kernel::gather_sequence || c.kernel == Kernel::deal_sequence) &&
           (c.dims[2] < 1 || c.dims[0] % c.dims[2] != 0))
         faults.add("{} rows are not whole positions of {} sequences", c.dims[0], c.dims[2]);
-      if (reads[0].dtype != writes[0].dtype)
-        faults.add("moves {} to {}", to_text(reads[0].dtype), to_text(writes[0].dtype));
+      moved(reads[0], writes[0]);
       break;
     case Kernel::adam:
     case Kernel::sgd: {
@@ -225,8 +293,6 @@ void check_relations(Faults& faults, const Compute& c, std::span<const Operand> 
 
 void check(Faults& faults, const Compute& c, std::span<const Operand> reads, std::span<const Operand> writes,
            const KernelContext* k) {
-  if (c.kernel >= Kernel::route_forward && c.kernel <= Kernel::join_latent)
-    return faults.add("layers of experts and latent attention cannot be executed yet");
   plan::KernelOperands n = plan::operands_of(c.kernel);
   if (c.kernel == Kernel::cast && c.dtype == DType::f8) n.most_writes = 2;  // as stored, and transposed
   auto count = [&](const char* side, size_t got, uint8_t least, uint8_t most) {
@@ -236,8 +302,9 @@ void check(Faults& faults, const Compute& c, std::span<const Operand> reads, std
   };
   count("reads", reads.size(), n.least_reads, n.most_reads);
   count("writes", writes.size(), n.least_writes, n.most_writes);
-  if (is_attention(c.kernel) && (c.dims[3] < 1 || c.dims[2] % c.dims[3] != 0))
-    faults.add("{} heads on {} key/value heads", c.dims[2], c.dims[3]);
+  if (const Heads a = is_attention(c.kernel) ? Heads::of(c) : Heads{};
+      is_attention(c.kernel) && (a.kv_heads < 1 || a.heads % a.kv_heads != 0))
+    faults.add("{} heads on {} key/value heads", a.heads, a.kv_heads);
   if (!faults.none()) return;
   const Signature s = signature(c);
   check_list(faults, "read", reads, s.reads, k != nullptr);

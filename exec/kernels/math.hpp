@@ -9,10 +9,11 @@
 
 namespace wt::exec {
 
-// Values of Compute::function. They are those of wt::Activation and wt::Norm, which live above this folder
+// Values of Compute::function. They are those of wt::Activation, wt::Norm and wt::RoutingKind, which live above this folder
 // (tests/exec/kernels holds them to be equal).
 enum class ActivationKind : uint8_t { gelu, silu, relu };
 enum class NormKind : uint8_t { layer_norm, rms_norm };
+enum class RoutingRule : uint8_t { even, top_k };
 
 /// exp without a branch: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes expf); 0 below -87.3, finite above
 /// 88.3. Relative error under 2 ulp.
@@ -120,6 +121,33 @@ WT_HOST_DEVICE AdamElement<A> adam_element(const UpdateRule<A>& rule, A gradient
 template <class A>
 WT_HOST_DEVICE A sgd_element(const UpdateRule<A>& rule, A gradient, A master) {
   return master - rule.learning_rate * (gradient * rule.factor + rule.decay * master);
+}
+
+/// The choice of an expert that follows `last` (none: -1) in the order of falling logits, of equal ones the first; `logit(e)`
+/// says what expert e was given. What is no number comes last, so that there is always a choice.
+template <class A, class F>
+WT_HOST_DEVICE int64_t next_choice(int64_t experts, int64_t last, F logit) {
+  const A least = -A(INFINITY);
+  auto value = [&](int64_t e) {
+    const A x = logit(e);
+    return x == x ? x : least;
+  };
+  const A bound = last >= 0 ? value(last) : least;
+  int64_t best = -1;
+  A most = least;
+  for (int64_t e = 0; e < experts; ++e) {
+    const A x = value(e);
+    if (last >= 0 && (x > bound || (x == bound && e <= last))) continue;  // chosen before
+    if (best < 0 || x > most) best = e, most = x;
+  }
+  return best;
+}
+
+/// Under the even load: the next k of all experts in turn, by position in the sequence, so that every micro-batch and every
+/// share of a sequence gives each expert as much.
+WT_HOST_DEVICE int64_t even_choice(int64_t row_of_sequences, int64_t batch, int64_t k, int64_t choice,
+                                   int64_t experts) {
+  return (row_of_sequences / batch * k + choice) % experts;
 }
 
 /// A pair of a rotary head turned by an angle.

@@ -26,6 +26,18 @@ struct Product {
   bool accumulate = false;
 };
 
+/// Matrix i of an operand whose last two dims are those of matrices.
+struct Matrices {
+  int64_t rows = 0, columns = 0, count = 0;
+
+  explicit Matrices(const Operand& x)
+      : rows(x.shape[x.shape.size() - 2]), columns(x.shape.back()), count(x.elements / (rows * columns)) {}
+  Operand of(const Operand& x, int64_t i) const {
+    const int64_t elements = rows * columns;
+    return {static_cast<std::byte*>(x.data) + i * elements * size_of(x.dtype), x.dtype, elements, {}};
+  }
+};
+
 /// The [seq, d] part of a token matrix that begins at `column`.
 inline MatrixView head_of(const Heads& a, const Operand& x, int64_t row_width, int64_t sample, int64_t column,
                           bool transposed = false) {

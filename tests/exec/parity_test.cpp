@@ -8,48 +8,17 @@
 #include <tuple>
 
 #include "core/lower/lower.hpp"
-#include "tests/exec/train.hpp"
+#include "tests/exec/parity.hpp"
 #include "tests/exec/variants.hpp"
 #include "tests/reference/reference.hpp"
 
 namespace wt::exec {
 namespace {
 
-constexpr int64_t kSteps = 20;
-
-double relative(double x, double y) { return std::abs(x - y) / std::max(std::abs(y), 1e-300); }
-
-double worst_difference(const std::vector<double>& x, const std::vector<double>& y) {
-  double worst = 0;  // vocabularies may be padded to different sizes: padding lies at the end
-  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
-  return worst;
-}
-
 JobSpec job_of(const Variant& model) {
   JobSpec j = reference::tiny_job();
   model.change(j);
   return j;
-}
-
-/// Plain descent with rate 1, no clipping: one step takes the gradient off the weights.
-JobSpec descent(JobSpec j) {
-  j.training.optimizer = OptimizerKind::sgd;
-  j.training.gradient_clipping = 0;
-  return j;
-}
-
-/// Weights before a step less those after it.
-std::map<WeightId, std::vector<double>> gradients(const JobSpec& job, TrainOptions options = {}) {
-  options.learning_rate = 1;
-  options.steps = 0;
-  const Trained before = train(job, options);
-  options.steps = 1;
-  Trained after = train(job, options);
-  EXPECT_EQ(before.failure, "");
-  EXPECT_EQ(after.failure, "");
-  for (auto& [id, w] : after.weights)
-    for (size_t i = 0; i < w.size(); ++i) w[i] = before.weights.at(id)[i] - w[i];
-  return after.weights;
 }
 
 struct Case {
@@ -86,11 +55,8 @@ TEST_P(Parity, LossesInDoublesAreThoseOfOneRank) {
   const Trained one = one_rank(GetParam().model, job, DType::f64), many = train(job);
   ASSERT_EQ(one.failure, "");
   ASSERT_EQ(many.failure, "");
-  ASSERT_EQ(many.losses.size(), static_cast<size_t>(kSteps));
-  for (size_t i = 0; i < many.losses.size(); ++i)
-    EXPECT_LT(relative(many.losses[i], one.losses[i]), 1e-10) << "step " << i;
-  for (const auto& [id, w] : one.weights)
-    EXPECT_LT(worst_difference(many.weights.at(id), w), 1e-8) << id.first << " layer " << id.second;
+  expect_same_losses(many, one, 1e-10);
+  expect_same_weights(many, one);
 }
 
 TEST_P(Parity, LossesInSinglesAreThoseOfOneRank) {
@@ -101,8 +67,7 @@ TEST_P(Parity, LossesInSinglesAreThoseOfOneRank) {
   const Trained& one = one_rank(GetParam().model, job, DType::f32);
   const Trained many = train(job, o);
   ASSERT_EQ(many.failure, "");
-  for (size_t i = 0; i < many.losses.size(); ++i)
-    EXPECT_LT(relative(many.losses[i], one.losses[i]), 1e-4) << "step " << i;
+  expect_same_losses(many, one, 1e-4);
 }
 
 TEST_P(Parity, GradientsAreThoseOfOneRank) {
@@ -110,12 +75,7 @@ TEST_P(Parity, GradientsAreThoseOfOneRank) {
   GetParam().strategy.change(job);
   alone.model.tied_embeddings = job.model.tied_embeddings;
   const auto one = gradients(alone), many = gradients(job);
-  for (const auto& [id, g] : one) {
-    double largest = 0;
-    for (const double x : g) largest = std::max(largest, std::abs(x));
-    EXPECT_GT(largest, 1e-6) << id.first << " layer " << id.second;  // a gradient of zeros would agree with anything
-    EXPECT_LT(worst_difference(many.at(id), g), 1e-12) << id.first << " layer " << id.second;
-  }
+  expect_same_gradients(many, one);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Parity, testing::ValuesIn(cases()),

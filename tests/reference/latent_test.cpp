@@ -10,18 +10,6 @@
 namespace wt::reference {
 namespace {
 
-JobSpec latent_job(int64_t q_rank) {
-  JobSpec j = tiny_job();
-  make_llama(j);
-  j.model.name = "tiny latent";
-  j.model.kv_heads = 4;
-  j.model.head_dim = 6;
-  j.model.mla =
-      MlaSpec{.q_lora_rank = q_rank, .kv_lora_rank = 8, .qk_nope_head_dim = 4, .qk_rope_head_dim = 2, .v_head_dim = 3};
-  j.strategy.data_parallel = DataParallel::megatron;
-  return j;
-}
-
 class Latent : public testing::TestWithParam<int64_t> {};
 
 TEST_P(Latent, EveryCutTrainsLikeOneRank) {

@@ -47,4 +47,17 @@ inline void make_llama(JobSpec& j) {
   m.tied_embeddings = false;
 }
 
+/// DeepSeek's latent attention; q_rank 0: queries straight from the input.
+inline JobSpec latent_job(int64_t q_rank) {
+  JobSpec j = tiny_job();
+  make_llama(j);
+  j.model.name = "tiny latent";
+  j.model.kv_heads = 4;
+  j.model.head_dim = 6;
+  j.model.mla =
+      MlaSpec{.q_lora_rank = q_rank, .kv_lora_rank = 8, .qk_nope_head_dim = 4, .qk_rope_head_dim = 2, .v_head_dim = 3};
+  j.strategy.data_parallel = DataParallel::megatron;
+  return j;
+}
+
 }  // namespace wt::reference

@@ -1,6 +1,7 @@
 // Kernels that treat elements one by one on CUDA, and the transposition.
 #include "exec/device/cuda/kernels.cuh"
 #include "exec/kernels/math.hpp"
+#include "exec/kernels/matrix.hpp"
 
 namespace wt::exec::cuda {
 namespace {
@@ -114,8 +115,11 @@ void elementwise(const Job& job) {
     }
     case Kernel::cast:
       convert(job.reads[0], job.writes[0], job.stream);
-      if (job.writes.size() > 1)
-        transpose<A>(job.reads[0], job.writes[1], job.reads[0].shape[0], job.reads[0].shape[1], job.stream);
+      if (job.writes.size() > 1) {
+        const Matrices all(job.reads[0]);
+        for (int64_t i = 0; i < all.count; ++i)
+          transpose<A>(all.of(job.reads[0], i), all.of(job.writes[1], i), all.rows, all.columns, job.stream);
+      }
       return;
     case Kernel::transpose: return transpose<A>(job.reads[0], job.writes[0], c.dims[0], c.dims[1], job.stream);
     default: return dropout<A>(job);

@@ -25,15 +25,15 @@ bool multiplies_stored(const Operand& x) {
   return x.dtype == kDTypeOf<A> || multiplies(x.dtype, x.dtype, kDTypeOf<A>);
 }
 
-/// Rows [first, first + rows) of a head: where they lie, or gathered in A into `buffer`.
+/// `size` columns of rows [first, first + rows) of a head: where they lie, or gathered in A into `buffer`.
 template <class A>
-MatrixView gathered(const Heads& a, const Operand& x, int64_t row_width, int64_t sample, int64_t column, int64_t first,
-                    int64_t rows, A* buffer) {
+MatrixView gathered(const Heads& a, const Operand& x, int64_t row_width, int64_t sample, int64_t column, int64_t size,
+                    int64_t first, int64_t rows, A* buffer) {
   const Stored<A> from(x);
   const int64_t at = a.token(sample, first) * row_width + column, stride = a.batch * row_width;
   if (multiplies_stored<A>(x)) return {from.at(at), x.dtype, stride, false};
-  for (int64_t i = 0; i < rows; ++i) from.read(at + i * stride, a.d, buffer + i * a.d);
-  return {buffer, kDTypeOf<A>, a.d, false};
+  for (int64_t i = 0; i < rows; ++i) from.read(at + i * stride, size, buffer + i * size);
+  return {buffer, kDTypeOf<A>, size, false};
 }
 
 /// A tile of probabilities or of their gradients, computed in A, as the factor of a product with `other`.
@@ -93,9 +93,9 @@ void attention_forward(const Job& job) {
   const int64_t q_tiles = (a.seq + kQueries - 1) / kQueries;
   job.workers.parallel_for(a.batch * a.heads * q_tiles, 1, [&](int64_t begin, int64_t end) {
     const int64_t keys_most = std::min(kKeys, a.seq);
-    const auto scores = buffer_of<A>(kQueries * keys_most), sum = buffer_of<A>(kQueries * a.d);
+    const auto scores = buffer_of<A>(kQueries * keys_most), sum = buffer_of<A>(kQueries * a.v);
     const auto q_buffer = buffer_of<A>(kQueries * a.d), k_buffer = buffer_of<A>(keys_most * a.d),
-               v_buffer = buffer_of<A>(keys_most * a.d);
+               v_buffer = buffer_of<A>(keys_most * a.v);
     const Factor<A> factor(qkv, kQueries * keys_most);
     A most[kQueries], weight[kQueries];
     for (int64_t task = begin; task < end; ++task) {
@@ -105,12 +105,12 @@ void attention_forward(const Job& job) {
       const int64_t q = tile * kQueries, queries = std::min(kQueries, a.seq - q);
       std::fill(most, most + queries, -std::numeric_limits<A>::infinity());
       std::fill(weight, weight + queries, A(0));
-      std::fill_n(sum.get(), queries * a.d, A(0));
-      const MatrixView query = gathered<A>(a, qkv, a.width(), b, a.q_column(h), q, queries, q_buffer.get());
+      std::fill_n(sum.get(), queries * a.v, A(0));
+      const MatrixView query = gathered<A>(a, qkv, a.width(), b, a.q_column(h), a.d, q, queries, q_buffer.get());
       for (int64_t o = first_tile(a, q); o < end_of_tiles(a, q, queries); o += kKeys) {
         const int64_t keys = std::min(kKeys, end_of_tiles(a, q, queries) - o);
-        const MatrixView key = gathered<A>(a, qkv, a.width(), b, a.k_column(kv), o, keys, k_buffer.get());
-        const MatrixView value = gathered<A>(a, qkv, a.width(), b, a.v_column(kv), o, keys, v_buffer.get());
+        const MatrixView key = gathered<A>(a, qkv, a.width(), b, a.k_column(kv), a.d, o, keys, k_buffer.get());
+        const MatrixView value = gathered<A>(a, qkv, a.width(), b, a.v_column(kv), a.v, o, keys, v_buffer.get());
         multiply({queries, keys, a.d, query, transposed(key), dense(scores.get(), keys), nullptr, false});
         for (int64_t i = 0; i < queries; ++i) {
           A* row = scores.get() + i * keys;
@@ -118,7 +118,7 @@ void attention_forward(const Job& job) {
           if (from < past) {
             const A larger = std::max(most[i], scale * k.maximum(row + from, past - from));
             const A fade = exponential(most[i] - larger);
-            if (fade != A(1)) k.scale(fade, sum.get() + i * a.d, sum.get() + i * a.d, a.d);
+            if (fade != A(1)) k.scale(fade, sum.get() + i * a.v, sum.get() + i * a.v, a.v);
             weight[i] = weight[i] * fade + k.exponentials(scale, row + from, larger, row + from, past - from);
             most[i] = larger;
           }
@@ -126,13 +126,13 @@ void attention_forward(const Job& job) {
           std::fill(row + past, row + keys, A(0));
         }
         multiply(
-            {queries, a.d, keys, factor.of(scores.get(), queries, keys), value, dense(sum.get(), a.d), nullptr, true});
+            {queries, a.v, keys, factor.of(scores.get(), queries, keys), value, dense(sum.get(), a.v), nullptr, true});
       }
       for (int64_t i = 0; i < queries; ++i) {
-        const int64_t at = (a.token(b, q + i) * a.heads + h) * a.d;
-        A* row = to.open(at, sum.get() + i * a.d);
-        k.scale(A(1) / weight[i], sum.get() + i * a.d, row, a.d);
-        to.close(at, a.d, row);
+        const int64_t at = (a.token(b, q + i) * a.heads + h) * a.v;
+        A* row = to.open(at, sum.get() + i * a.v);
+        k.scale(A(1) / weight[i], sum.get() + i * a.v, row, a.v);
+        to.close(at, a.v, row);
         lse.put(a.query(b, h, q + i), most[i] + std::log(weight[i]));
       }
     }
@@ -149,37 +149,38 @@ void attention_backward(const Job& job) {
   job.workers.parallel_for(a.batch * a.kv_heads, 1, [&](int64_t begin, int64_t end) {
     const int64_t keys_most = std::min(kKeys, a.seq);
     const auto p = buffer_of<A>(kQueries * keys_most), d_p = buffer_of<A>(kQueries * keys_most);
-    const auto dq = buffer_of<A>(kQueries * a.d), dk = buffer_of<A>(a.seq * a.d), dv = buffer_of<A>(a.seq * a.d);
+    const auto dq = buffer_of<A>(kQueries * a.d), dk = buffer_of<A>(a.seq * a.d), dv = buffer_of<A>(a.seq * a.v);
     const Factor<A> probs_factor(d_out, kQueries * keys_most), scores_factor(qkv, kQueries * keys_most);
-    const auto row_buffer = buffer_of<A>(2 * a.d), q_buffer = buffer_of<A>(kQueries * a.d),
-               d_buffer = buffer_of<A>(kQueries * a.d), k_buffer = buffer_of<A>(keys_most * a.d),
-               v_buffer = buffer_of<A>(keys_most * a.d);
+    const auto row_buffer = buffer_of<A>(2 * a.v), q_buffer = buffer_of<A>(kQueries * a.d),
+               d_buffer = buffer_of<A>(kQueries * a.v), k_buffer = buffer_of<A>(keys_most * a.d),
+               v_buffer = buffer_of<A>(keys_most * a.v);
     A mean[kQueries], log_sum[kQueries];
-    auto store = [&](int64_t b, int64_t column, int64_t first, int64_t rows, const A* from) {
-      for (int64_t i = 0; i < rows; ++i) to.close(a.token(b, first + i) * a.width() + column, a.d, from + i * a.d);
+    auto store = [&](int64_t b, int64_t column, int64_t size, int64_t first, int64_t rows, const A* from) {
+      for (int64_t i = 0; i < rows; ++i) to.close(a.token(b, first + i) * a.width() + column, size, from + i * size);
     };
     for (int64_t task = begin; task < end; ++task) {
       const int64_t b = task / a.kv_heads, kv = task % a.kv_heads;
       std::fill_n(dk.get(), a.seq * a.d, A(0));
-      std::fill_n(dv.get(), a.seq * a.d, A(0));
+      std::fill_n(dv.get(), a.seq * a.v, A(0));
       for (int64_t h = kv * a.share(); h < (kv + 1) * a.share(); ++h)
         for (int64_t q = 0; q < a.seq; q += kQueries) {
-          const int64_t queries = std::min(kQueries, a.seq - q), out_width = a.heads * a.d;
-          const MatrixView query = gathered<A>(a, qkv, a.width(), b, a.q_column(h), q, queries, q_buffer.get());
-          const MatrixView d = gathered<A>(a, d_out, out_width, b, h * a.d, q, queries, d_buffer.get());
+          const int64_t queries = std::min(kQueries, a.seq - q), out_width = a.heads * a.v;
+          const MatrixView query = gathered<A>(a, qkv, a.width(), b, a.q_column(h), a.d, q, queries, q_buffer.get());
+          const MatrixView d = gathered<A>(a, d_out, out_width, b, h * a.v, a.v, q, queries, d_buffer.get());
           for (int64_t i = 0; i < queries; ++i) {
-            const int64_t at = a.token(b, q + i) * out_width + h * a.d;
-            mean[i] = k.dot(Stored<A>(d_out).read(at, a.d, row_buffer.get()),
-                            Stored<A>(out).read(at, a.d, row_buffer.get() + a.d), a.d);
+            const int64_t at = a.token(b, q + i) * out_width + h * a.v;
+            mean[i] = k.dot(Stored<A>(d_out).read(at, a.v, row_buffer.get()),
+                            Stored<A>(out).read(at, a.v, row_buffer.get() + a.v), a.v);
             log_sum[i] = lse.get(a.query(b, h, q + i));
           }
           std::fill_n(dq.get(), queries * a.d, A(0));
           for (int64_t first = first_tile(a, q); first < end_of_tiles(a, q, queries); first += kKeys) {
             const int64_t keys = std::min(kKeys, end_of_tiles(a, q, queries) - first);
-            const MatrixView key = gathered<A>(a, qkv, a.width(), b, a.k_column(kv), first, keys, k_buffer.get());
-            const MatrixView value = gathered<A>(a, qkv, a.width(), b, a.v_column(kv), first, keys, v_buffer.get());
+            const MatrixView key = gathered<A>(a, qkv, a.width(), b, a.k_column(kv), a.d, first, keys, k_buffer.get());
+            const MatrixView value =
+                gathered<A>(a, qkv, a.width(), b, a.v_column(kv), a.v, first, keys, v_buffer.get());
             multiply({queries, keys, a.d, query, transposed(key), dense(p.get(), keys), nullptr, false});
-            multiply({queries, keys, a.d, d, transposed(value), dense(d_p.get(), keys), nullptr, false});
+            multiply({queries, keys, a.v, d, transposed(value), dense(d_p.get(), keys), nullptr, false});
             for (int64_t i = 0; i < queries; ++i) {
               A *row = p.get() + i * keys, *d_row = d_p.get() + i * keys;
               const auto [from, past] = seen(a, q + i, first, keys);
@@ -192,15 +193,15 @@ void attention_backward(const Job& job) {
             }
             const MatrixView probs = probs_factor.of(p.get(), queries, keys);
             const MatrixView d_scores = scores_factor.of(d_p.get(), queries, keys);
-            multiply({keys, a.d, queries, transposed(probs), d, dense(dv.get() + first * a.d, a.d), nullptr, true});
+            multiply({keys, a.v, queries, transposed(probs), d, dense(dv.get() + first * a.v, a.v), nullptr, true});
             multiply(
                 {keys, a.d, queries, transposed(d_scores), query, dense(dk.get() + first * a.d, a.d), nullptr, true});
             multiply({queries, a.d, keys, d_scores, key, dense(dq.get(), a.d), nullptr, true});
           }
-          store(b, a.q_column(h), q, queries, dq.get());
+          store(b, a.q_column(h), a.d, q, queries, dq.get());
         }
-      store(b, a.k_column(kv), 0, a.seq, dk.get());
-      store(b, a.v_column(kv), 0, a.seq, dv.get());
+      store(b, a.k_column(kv), a.d, 0, a.seq, dk.get());
+      store(b, a.v_column(kv), a.v, 0, a.seq, dv.get());
     }
   });
 }

@@ -13,33 +13,6 @@
 namespace wt::exec {
 namespace {
 
-/// Rows of kv of one block after the other; of each key/value head k, then v.
-struct Blocks {
-  Heads heads;
-  int64_t index, ranks, first, count;  // blocks: members first, first + 1, ... of the group
-
-  static Blocks of(const Job& job) {
-    const bool all = job.compute.function == plan::kAllBlocks;
-    const int64_t index = job.context.group_index, ranks = job.context.group_size;
-    return {Heads::of(job.compute), index, ranks, all ? 0 : (index + ranks - job.compute.function) % ranks,
-            all ? ranks : 1};
-  }
-  int64_t keys() const { return count * heads.seq; }
-  int64_t q(int64_t b, int64_t s, int64_t h) const { return (heads.token(b, s) * heads.heads + h) * heads.d; }
-  int64_t k(int64_t b, int64_t key, int64_t kv) const {
-    return (heads.token(b, key) * heads.kv_heads + kv) * 2 * heads.d;
-  }
-  int64_t v(int64_t b, int64_t key, int64_t kv) const { return k(b, key, kv) + heads.d; }
-  int64_t query_position(int64_t s) const { return plan::sequence_position(s, heads.seq, index, ranks); }
-  int64_t key_position(int64_t key) const {
-    return plan::sequence_position(key % heads.seq, heads.seq, first + key / heads.seq, ranks);
-  }
-  bool sees(int64_t query, int64_t key) const {
-    if (heads.causal && key > query) return false;
-    return heads.window == 0 || std::abs(query - key) < heads.window;
-  }
-};
-
 /// One head of one sample in A: rows of d.
 template <class A>
 std::vector<A> rows_of(const Operand& x, int64_t d, int64_t rows, auto&& offset) {
@@ -64,7 +37,7 @@ A dot(const A* x, const A* y, int64_t d) {
 
 template <class A>
 void block_attention_forward(const Job& job) {
-  const Blocks x = Blocks::of(job);
+  const Blocks x = Blocks::of(job.compute, job.context.group_index, job.context.group_size);
   const Heads& a = x.heads;
   const Stored<A> out(job.writes[0]), lse(job.writes[1]);
   const A scale = static_cast<A>(1.0 / std::sqrt(static_cast<double>(a.d)));
@@ -79,9 +52,8 @@ void block_attention_forward(const Job& job) {
         A most = -std::numeric_limits<A>::infinity(), weight = 0;
         for (int64_t o = 0; o < x.keys(); ++o) {
           A& score = scores[static_cast<size_t>(o)];
-          score = x.sees(x.query_position(s), x.key_position(o))
-                      ? scale * dot(&q[static_cast<size_t>(s * a.d)], &k[static_cast<size_t>(o * a.d)], a.d)
-                      : -std::numeric_limits<A>::infinity();
+          score = x.sees(s, o) ? scale * dot(&q[static_cast<size_t>(s * a.d)], &k[static_cast<size_t>(o * a.d)], a.d)
+                               : -std::numeric_limits<A>::infinity();
           most = std::max(most, score);
         }
         std::fill(sum.begin(), sum.end(), A(0));
@@ -102,7 +74,7 @@ void block_attention_forward(const Job& job) {
 /// A task owns one key head of one sample, and so the rows that it writes.
 template <class A>
 void block_attention_backward(const Job& job) {
-  const Blocks x = Blocks::of(job);
+  const Blocks x = Blocks::of(job.compute, job.context.group_index, job.context.group_size);
   const Heads& a = x.heads;
   const Stored<A> lse(job.reads[4]), dq(job.writes[0]), dkv(job.writes[1]);
   const A scale = static_cast<A>(1.0 / std::sqrt(static_cast<double>(a.d)));
@@ -121,7 +93,7 @@ void block_attention_backward(const Job& job) {
           const auto row = static_cast<size_t>(s * a.d);
           const A mean = dot(&d_out[row], &out[row], a.d), log_sum = lse.get(a.query(b, h, s));
           for (int64_t o = 0; o < x.keys(); ++o) {
-            if (!x.sees(x.query_position(s), x.key_position(o))) continue;
+            if (!x.sees(s, o)) continue;
             const auto key = static_cast<size_t>(o * a.d);
             const A p = std::exp(scale * dot(&q[row], &k[key], a.d) - log_sum);
             const A d_score = p * (dot(&d_out[row], &v[key], a.d) - mean) * scale;

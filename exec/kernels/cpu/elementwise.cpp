@@ -5,6 +5,7 @@
 
 #include "exec/kernels/cpu/kernels.hpp"
 #include "exec/kernels/cpu/storage.hpp"
+#include "exec/kernels/matrix.hpp"
 
 namespace wt::exec {
 namespace {
@@ -179,7 +180,7 @@ void transpose(const Job& job) {
   transpose_to<A>(job.reads[0], job.writes[0], job.compute.dims[0], job.compute.dims[1], job.workers);
 }
 
-/// The second output of a cast to 8 bits is the transposed copy.
+/// The second output of a cast to 8 bits is the transposed copy, of each expert's matrix.
 template <class A>
 void cast(const Job& job) {
   const Stored<A> x(job.reads[0]), y(job.writes[0]);
@@ -188,8 +189,9 @@ void cast(const Job& job) {
     y.close(at, n, x.read(at, n, in));
   });
   if (job.writes.size() > 1) {
-    const auto shape = job.reads[0].shape;
-    transpose_to<A>(job.reads[0], job.writes[1], shape[0], shape[1], job.workers);
+    const Matrices all(job.reads[0]);
+    for (int64_t i = 0; i < all.count; ++i)
+      transpose_to<A>(all.of(job.reads[0], i), all.of(job.writes[1], i), all.rows, all.columns, job.workers);
   }
 }
 

@@ -99,7 +99,27 @@ template <class A>
 void block_attention_backward(const Job&);
 template <class A>
 void merge_attention(const Job&);
-void reorder_qkv(const Job&);
+template <class A>
+void route_forward(const Job&);  // experts.cpp
+template <class A>
+void route_backward(const Job&);
+template <class A>
+void permute(const Job&);
+template <class A>
+void unpermute(const Job&);
+template <class A>
+void grouped_gemm(const Job&);
+template <class A>
+void expert_activation_forward(const Job&);
+template <class A>
+void expert_activation_backward(const Job&);
+void regroup(const Job&);
+template <class A>
+void latent_assemble(const Job&);  // latent.cpp
+template <class A>
+void latent_scatter(const Job&);
+void reorder_latent(const Job&);
+void reorder_qkv(const Job&);  // context.cpp
 void split_columns(const Job&);
 void reorder_sequence(const Job&);
 

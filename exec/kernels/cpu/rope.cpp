@@ -1,47 +1,12 @@
-// Rotary position embedding of the query and key heads of qkv, forward and (turned back) backward. Angles are computed
-// in double once for a head size and the longest sequence seen, and kept for the process.
+// Rotary position embedding of the query and key heads of qkv, forward and (turned back) backward.
 #include <algorithm>
-#include <map>
-#include <mutex>
-#include <vector>
 
 #include "exec/kernels/cpu/kernels.hpp"
+#include "exec/kernels/cpu/rotary_angles.hpp"
 #include "exec/kernels/cpu/storage.hpp"
 #include "exec/kernels/layout.hpp"
-#include "exec/kernels/rotary.hpp"
 
 namespace wt::exec {
-namespace {
-
-/// cosine and sine of each position and pair, [positions, d / 2] each.
-template <class A>
-struct Angles {
-  int64_t positions = 0;
-  std::vector<A> cosine, sine;
-};
-
-template <class A>
-std::shared_ptr<const Angles<A>> angles(int64_t positions, int64_t d) {
-  static std::mutex mutex;
-  static std::map<int64_t, std::shared_ptr<const Angles<A>>> tables;  // by head size
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<const Angles<A>>& kept = tables[d];
-  if (kept == nullptr || kept->positions < positions) {
-    auto made = std::make_shared<Angles<A>>();
-    made->positions = positions;
-    for (int64_t p = 0; p < positions; ++p)
-      for (int64_t i = 0; i < d / 2; ++i) {
-        const double angle = rotary_angle(p, i, d);
-        made->cosine.push_back(static_cast<A>(std::cos(angle)));
-        made->sine.push_back(static_cast<A>(std::sin(angle)));
-      }
-    kept = std::move(made);
-  }
-  return kept;
-}
-
-}  // namespace
-
 template <class A>
 void rope(const Job& job) {
   const Heads a = Heads::of(job.compute);
@@ -50,7 +15,7 @@ void rope(const Job& job) {
   const Stored<A> in(job.reads[0]), out(job.writes[0]);
   const RowKernels<A>& k = row_kernels<A>();
   const int64_t ranks = job.context.group_size;
-  const auto table = angles<A>(a.seq * ranks, a.d);
+  const auto table = rotary_angles<A>(a.seq * ranks, a.d);
   job.workers.parallel_for(a.tokens(), 1 + (1 << 14) / (width + 1), [&](int64_t begin, int64_t end) {
     const auto buffer = buffer_of<A>(2 * width);
     for (int64_t t = begin; t < end; ++t) {

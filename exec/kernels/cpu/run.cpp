@@ -22,7 +22,9 @@ void run(const Job& job) {
     case Kernel::rope_backward: return rope<A>(job);
     case Kernel::qk_norm_forward: return qk_norm_forward<A>(job);
     case Kernel::qk_norm_backward: return qk_norm_backward<A>(job);
+    case Kernel::latent_attention_forward:
     case Kernel::attention_forward: return attention_forward<A>(job);
+    case Kernel::latent_attention_backward:
     case Kernel::attention_backward: return attention_backward<A>(job);
     case Kernel::scores_forward: return scores_forward<A>(job);
     case Kernel::softmax_forward: return softmax_forward<A>(job);
@@ -55,20 +57,18 @@ void run(const Job& job) {
     case Kernel::transpose: return transpose<A>(job);
     case Kernel::concat_columns: return concat_columns(job);
     case Kernel::slice_columns: return slice_columns(job);
-    case Kernel::route_forward:
-    case Kernel::route_backward:
-    case Kernel::permute:
-    case Kernel::unpermute:
-    case Kernel::regroup:
-    case Kernel::grouped_gemm:
-    case Kernel::expert_activation_forward:
-    case Kernel::expert_activation_backward:
-    case Kernel::latent_attention_forward:
-    case Kernel::latent_attention_backward:
-    case Kernel::latent_assemble:
-    case Kernel::latent_scatter:
+    case Kernel::route_forward: return route_forward<A>(job);
+    case Kernel::route_backward: return route_backward<A>(job);
+    case Kernel::permute: return permute<A>(job);
+    case Kernel::unpermute: return unpermute<A>(job);
+    case Kernel::regroup: return regroup(job);
+    case Kernel::grouped_gemm: return grouped_gemm<A>(job);
+    case Kernel::expert_activation_forward: return expert_activation_forward<A>(job);
+    case Kernel::expert_activation_backward: return expert_activation_backward<A>(job);
+    case Kernel::latent_assemble: return latent_assemble<A>(job);
+    case Kernel::latent_scatter: return latent_scatter<A>(job);
     case Kernel::split_latent:
-    case Kernel::join_latent: return;  // check_operands refuses them by name
+    case Kernel::join_latent: return reorder_latent(job);
     case Kernel::split_qkv:
     case Kernel::join_qkv: return reorder_qkv(job);
     case Kernel::block_attention_forward: return block_attention_forward<A>(job);

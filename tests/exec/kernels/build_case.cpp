@@ -1,84 +1,11 @@
 // Makes a case of every kernel: each builder reads the sizes and option bits that options_of() announces.
-#include <fmt/format.h>
-
 #include <cmath>
-#include <random>
 
 #include "exec/kernels/layout.hpp"
 #include "exec/kernels/math.hpp"
-#include "tests/exec/kernels/case.hpp"
-#include "tests/reference/kernels.hpp"
+#include "tests/exec/kernels/builder.hpp"
 
 namespace wt::exec::test {
-namespace {
-
-using plan::Kernel;
-
-class Builder {
- public:
-  Builder(Kernel kernel, DType storage, const Sizes& s) : s_(s), storage_(storage), random_(s.seed) {
-    c_.compute.kernel = kernel;
-    c_.compute.dtype = storage;
-    c_.name = fmt::format("{} {} sizes {},{},{},{},{} options {:#x} seed {}", plan::to_text(kernel), to_text(storage),
-                          s.a, s.b, s.c, s.d, s.e, s.options, s.seed);
-  }
-  Case build();
-
- private:
-  bool option(int bit) const { return (s_.options >> bit & 1) != 0; }
-  DType wide() const { return storage_ == DType::f64 ? DType::f64 : DType::f32; }
-  double uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
-
-  // Most of an element, hence of a product of two: where few of them are summed they may cancel to much less.
-  static constexpr double kInput = 1;
-  size_t tensor(DType t, int64_t n, double low = -kInput, double high = kInput) {
-    Tensor x{t, {}};
-    for (int64_t i = 0; i < n; ++i) x.values.push_back(rounded(uniform(low, high), t));
-    c_.tensors.push_back(std::move(x));
-    return c_.tensors.size() - 1;
-  }
-  size_t indices(int64_t n, int64_t past) {
-    Tensor x{DType::i32, {}};
-    for (int64_t i = 0; i < n; ++i) x.values.push_back(static_cast<double>(random_() % static_cast<uint64_t>(past)));
-    c_.tensors.push_back(std::move(x));
-    return c_.tensors.size() - 1;
-  }
-  Slice all(size_t t) const { return {t, 0, static_cast<int64_t>(c_.tensors[t].values.size())}; }
-  void read(size_t t) { c_.reads.push_back(all(t)); }
-  void write(size_t t) { c_.writes.push_back(all(t)); }
-  void dims(int64_t a, int64_t b = 0, int64_t c = 0, int64_t d = 0, int64_t e = 0) {
-    c_.compute.dims = {a, b, c, d, e};
-  }
-
-  /// What a reference kernel makes of tensors: for inputs that must fit each other.
-  void from_reference(Kernel kernel, std::vector<size_t> reads, std::vector<size_t> writes) {
-    plan::Compute op = c_.compute;
-    op.kernel = kernel;
-    auto operands = [&](const std::vector<size_t>& of) {
-      std::vector<reference::Operand> out;
-      for (const size_t t : of) out.push_back({&c_.tensors[t].values, 0, all(t).size});
-      return out;
-    };
-    reference::run_kernel(op, operands(reads), operands(writes), {c_.context.group_index, c_.context.group_size});
-    for (const size_t t : writes)
-      for (double& v : c_.tensors[t].values) v = rounded(v, c_.tensors[t].dtype);
-  }
-
-  void gemm();
-  void norm();
-  void heads();
-  void attention();
-  void context();
-  void elementwise();
-  void tables();
-  void loss();
-  void optimizer();
-
-  const Sizes& s_;
-  const DType storage_;
-  std::mt19937_64 random_;
-  Case c_;
-};
 
 void Builder::gemm() {
   dims(s_.a, s_.b, s_.c);
@@ -505,18 +432,18 @@ Case Builder::build() {
     case Kernel::dropout_backward: break;
     case Kernel::route_forward:
     case Kernel::route_backward:
-    case Kernel::permute:
-    case Kernel::unpermute:
-    case Kernel::regroup:
     case Kernel::grouped_gemm:
     case Kernel::expert_activation_forward:
-    case Kernel::expert_activation_backward:
+    case Kernel::expert_activation_backward: experts(); break;
+    case Kernel::permute:
+    case Kernel::unpermute:
+    case Kernel::regroup: moved_rows(); break;
     case Kernel::latent_attention_forward:
     case Kernel::latent_attention_backward:
     case Kernel::latent_assemble:
     case Kernel::latent_scatter:
     case Kernel::split_latent:
-    case Kernel::join_latent: break;  // no device has them
+    case Kernel::join_latent: latent(); break;
     case Kernel::split_qkv:
     case Kernel::join_qkv:
     case Kernel::block_attention_forward:
@@ -529,11 +456,10 @@ Case Builder::build() {
   return std::move(c_);
 }
 
-}  // namespace
-
 int options_of(Kernel k) {
   switch (k) {
     case Kernel::gemm: return 5;
+    case Kernel::grouped_gemm:
     case Kernel::norm_backward:
     case Kernel::activation_forward:
     case Kernel::activation_backward:
@@ -549,6 +475,8 @@ int options_of(Kernel k) {
     case Kernel::loss_sums:
     case Kernel::loss_forward:
     case Kernel::block_attention_backward:
+    case Kernel::expert_activation_forward:
+    case Kernel::expert_activation_backward:
     case Kernel::loss_backward: return 3;
     case Kernel::block_attention_forward:
     case Kernel::norm_forward:
@@ -559,6 +487,13 @@ int options_of(Kernel k) {
     case Kernel::softmax_forward:
     case Kernel::add:
     case Kernel::copy: return 2;
+    case Kernel::route_forward:
+    case Kernel::route_backward:
+    case Kernel::permute:
+    case Kernel::unpermute:
+    case Kernel::regroup:
+    case Kernel::latent_attention_forward:
+    case Kernel::latent_attention_backward:
     case Kernel::merge_attention:
     case Kernel::bias_gradient:
     case Kernel::rope_forward:
