@@ -19,7 +19,8 @@ namespace wt::exec {
 
 namespace {
 
-constexpr int64_t kAlign = 4096;  // a page
+constexpr int64_t kAlign = 4096;          // a page
+constexpr size_t kHost = plan::kStreams;  // who waits, where a stream's thread would be its stream
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -44,8 +45,11 @@ Bytes available_memory() {
 /// One stream: the host appends, the stream's thread takes everything there is and runs it.
 struct CpuDevice::Queue {
   struct Until {  // another stream has done `number` + 1 tasks
-    const Queue* other = nullptr;
+    Queue* other = nullptr;
     uint32_t number = 0;
+  };
+  struct Waiter {
+    std::atomic<uint32_t> number{0}, sleeps{0};
   };
   struct Task {
     std::string_view op;
@@ -53,7 +57,7 @@ struct CpuDevice::Queue {
   };
   using Command = std::variant<Until, Task>;
 
-  explicit Queue(CpuDevice& device, int core) : owner(device), thread([this, core] { run(core); }) {}
+  Queue(CpuDevice& device, plan::Stream s, int core) : owner(device), stream(s), thread([this, core] { run(core); }) {}
   /// Ends the thread when what was pushed is done.
   void finish() {
     {
@@ -67,41 +71,83 @@ struct CpuDevice::Queue {
   void push(Command c) {
     const std::lock_guard lock(mutex);
     pending.push_back(std::move(c));
-    if (sleeping) filled.notify_one();
+    if (!sleeping) return;
+    sleeping = false;
+    filled.notify_one();
   }
 
-  /// Blocks until `number` + 1 tasks are over; counts may wrap.
-  void await(uint32_t number) const {
-    uint32_t seen = completed.load(std::memory_order_acquire);
-    while (static_cast<int32_t>(seen - number) <= 0) {
-      completed.wait(seen, std::memory_order_acquire);
-      seen = completed.load(std::memory_order_acquire);
-    }
+  bool over(uint32_t number) const { return static_cast<int32_t>(completed.load() - number) > 0; }
+
+  /// Whether its thread runs or could.
+  bool busy() const {
+    if (sleeping) return false;
+    const Queue* other = waits_for;
+    return !other || other->over(waits_number);
+  }
+
+  /// Says so before what it waits for is over, so that nobody takes it to be busy for a moment.
+  void will_wait(const Command* next) {
+    const auto* until = next ? std::get_if<Until>(next) : nullptr;
+    if (until) waits_number = until->number;
+    waits_for = until ? until->other : nullptr;
+  }
+
+  /// Blocks thread `who` until `number` + 1 tasks are over; counts may wrap. It sleeps through those before: to be woken
+  /// for each would cost the kernels of this stream their core.
+  void await(uint32_t number, size_t who) {
+    Waiter& w = waiters[who];
+    w.number = number;
+    w.sleeps = 1;
+    while (!over(number)) w.sleeps.wait(1);
+    w.sleeps = 0;
+  }
+
+  void complete() {
+    completed.fetch_add(1);
+    for (Waiter& w : waiters)
+      if (w.sleeps && over(w.number)) {
+        w.sleeps = 0;
+        w.sleeps.notify_one();
+      }
   }
 
   void run(int core) {
+    take_turn(computes() ? Turn::computes : Turn::transfers);
     if (core >= 0) pin_this_thread(core);
     std::vector<Command> batch;
     for (;;) {
       {
         std::unique_lock lock(mutex);
-        sleeping = true;
+        sleeping = pending.empty();
+        if (sleeping) tell_idle();
         filled.wait(lock, [&] { return stop || !pending.empty(); });
         sleeping = false;
         if (pending.empty()) return;
         std::swap(batch, pending);
       }
-      for (Command& c : batch) {
-        if (const auto* until = std::get_if<Until>(&c))
-          until->other->await(until->number);
-        else
-          execute(std::get<Task>(c));
+      for (size_t i = 0; i < batch.size(); ++i) {
+        if (const auto* until = std::get_if<Until>(&batch[i])) {
+          will_wait(&batch[i]);
+          if (!until->other->over(until->number)) {
+            tell_idle();
+            until->other->await(until->number, static_cast<size_t>(stream));
+          }
+          will_wait(nullptr);
+        } else {
+          execute(std::get<Task>(batch[i]), i + 1 < batch.size() ? &batch[i + 1] : nullptr);
+        }
       }
       batch.clear();
     }
   }
 
-  void execute(Task& task) {
+  void tell_idle() {
+    if (!computes() || owner.await_idle_ == 0) return;
+    { const std::lock_guard lock(owner.idle_mutex_); }  // who is about to sleep sleeps by now
+    owner.idle_.notify_all();
+  }
+
+  void execute(Task& task, const Command* next) {
     Interval when;
     when.begin_ps = now_ps();
     if (!owner.failed_.load(std::memory_order_acquire))
@@ -112,8 +158,9 @@ struct CpuDevice::Queue {
       }
     when.end_ps = now_ps();
     intervals.push_back(when);
-    completed.fetch_add(1, std::memory_order_acq_rel);
-    completed.notify_all();
+    if (owner.after_kernel_ && computes()) owner.after_kernel_();
+    will_wait(next);
+    complete();
   }
 
   Status perform(Task& task) {
@@ -134,12 +181,20 @@ struct CpuDevice::Queue {
         to_text(done.errors()), ""};
   }
 
+  bool computes() const { return stream == plan::Stream::compute; }
+
   CpuDevice& owner;
+  const plan::Stream stream;
   std::mutex mutex;
   std::condition_variable filled;
   std::vector<Command> pending;
-  bool stop = false, sleeping = false;
+  bool stop = false;
+  std::atomic<bool> sleeping{false};
   std::atomic<uint32_t> completed{0};
+  std::array<Waiter, plan::kStreams + 1> waiters;  // the threads of the other streams, and the host's
+  // What the thread waits for: kept for busy(), which may be wrong for the moment between the two.
+  std::atomic<const Queue*> waits_for{nullptr};
+  std::atomic<uint32_t> waits_number{0};
   std::vector<Interval> intervals;  // since the last launch after a synchronize; the host looks when all is over
   uint32_t issued = 0, first = 0;   // of the host
   std::thread thread;               // last: it uses the rest
@@ -155,7 +210,7 @@ CpuDevice::CpuDevice(CpuOptions options) : options_(std::move(options)) {
 CpuDevice::~CpuDevice() {
   // A stream may wait for another: none ends before all have run dry.
   for (const auto& q : queues_)
-    if (q && q->issued != q->first) q->await(q->issued - 1);
+    if (q && q->issued != q->first) q->await(q->issued - 1, kHost);
   for (const auto& q : queues_)
     if (q) q->finish();
 }
@@ -197,8 +252,9 @@ void CpuDevice::Freed::operator()(std::byte* p) const { std::free(p); }
 CpuDevice::Queue& CpuDevice::queue(plan::Stream stream) {
   auto& q = queues_[static_cast<size_t>(stream)];
   if (!q) {
-    const int core = stream == plan::Stream::compute && !options_.cores.empty() ? options_.cores[0] : -1;
-    q = std::make_unique<Queue>(*this, core);
+    const bool computes = stream == plan::Stream::compute;
+    q = std::make_unique<Queue>(*this, stream, computes && !options_.cores.empty() ? options_.cores[0] : -1);
+    if (computes) compute_ = q.get();
   }
   if (synchronized_) {  // the first work after a synchronize: tickets start anew
     synchronized_ = false;
@@ -251,13 +307,13 @@ void CpuDevice::wait(plan::Stream stream, Ticket ticket) {
 
 Status CpuDevice::wait_host(Ticket ticket) {
   const Position on = tickets_[ticket];
-  queues_[on.stream]->await(on.number);
+  queues_[on.stream]->await(on.number, kHost);
   return failure();
 }
 
 Status CpuDevice::synchronize() {
   for (const auto& q : queues_)
-    if (q && q->issued != q->first) q->await(q->issued - 1);
+    if (q && q->issued != q->first) q->await(q->issued - 1, kHost);
   synchronized_ = true;
   return failure();
 }
@@ -277,6 +333,23 @@ Result<Interval> CpuDevice::interval(Ticket ticket) {
   const Position at = tickets_[ticket];
   const Queue& q = *queues_[at.stream];
   return q.intervals[at.number - q.first];
+}
+
+bool CpuDevice::computing() const {
+  const Queue* compute = compute_;
+  return compute && compute->busy();
+}
+
+void CpuDevice::await_idle(std::chrono::microseconds most) {
+  std::unique_lock lock(idle_mutex_);
+  ++await_idle_;
+  if (computing()) idle_.wait_for(lock, most);
+  --await_idle_;
+}
+
+void CpuDevice::after_kernels(std::function<void()> hook) {
+  (void)synchronize();
+  after_kernel_ = std::move(hook);
 }
 
 Status CpuDevice::failure() const {

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -52,6 +54,12 @@ class CpuDevice final : public Device {
   /// Runs on the stream's thread when its turn has come; skipped after a failure.
   using Work = std::function<Status()>;
   void enqueue(plan::Stream, Ticket, std::string_view op, Work);
+  /// Whether the compute stream has work that it could do now. What looks again and again leaves it the core while it has.
+  bool computing() const;
+  /// Sleeps until it has none, at most this long.
+  void await_idle(std::chrono::microseconds most);
+  /// Called by the compute stream's thread after every kernel: whoever must look now and then need not wake for it.
+  void after_kernels(std::function<void()>);
   /// Keeps the first failure of the rank and calls the hook with it.
   void fail(const Diagnostic&);
   /// Called once, from the thread on which the rank failed.
@@ -70,6 +78,11 @@ class CpuDevice final : public Device {
   CpuOptions options_;
   std::unique_ptr<Workers> workers_;
   std::array<std::unique_ptr<Queue>, plan::kStreams> queues_;
+  std::atomic<Queue*> compute_{nullptr};  // of them, once it is there
+  std::function<void()> after_kernel_;
+  std::mutex idle_mutex_;
+  std::condition_variable idle_;
+  std::atomic<int> await_idle_{0};  // threads in await_idle
   std::vector<Position> tickets_;
   bool synchronized_ = true;
   mutable std::mutex failure_mutex_;

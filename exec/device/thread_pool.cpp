@@ -2,8 +2,11 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 
 namespace wt::exec {
 
@@ -13,6 +16,36 @@ void pin_this_thread(int core) {
   if (core < 0 || core >= CPU_SETSIZE) return;
   CPU_SET(core, &set);
   (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
+namespace {
+/// Linux's struct sched_attr in its first version, which the C library does not declare yet.
+struct SchedulerRequest {
+  uint32_t size = sizeof(SchedulerRequest), policy = 0;
+  uint64_t flags = 0;
+  int32_t nice = 0;
+  uint32_t priority = 0;
+  uint64_t runtime_ns = 0, deadline_ns = 0, period_ns = 0;
+};
+static_assert(sizeof(SchedulerRequest) == 48);
+}  // namespace
+
+void take_turn(Turn turn) {
+  int policy = SCHED_OTHER;
+  sched_param priority{};
+  if (pthread_getschedparam(pthread_self(), &policy, &priority) != 0) return;
+  if (policy == SCHED_FIFO || policy == SCHED_RR) {  // one lower needs no right, one higher would
+    if (turn == Turn::transfers || priority.sched_priority <= sched_get_priority_min(policy)) return;
+    --priority.sched_priority;
+    (void)pthread_setschedparam(pthread_self(), policy, &priority);
+    return;
+  }
+  if (policy != SCHED_OTHER || turn == Turn::computes) return;
+  // Linux 6.12 and later: who asks for a shorter slice runs when it wakes. Others take no notice.
+  SchedulerRequest asked{};
+  if (syscall(SYS_sched_getattr, 0, &asked, sizeof asked, 0) != 0) return;
+  asked.runtime_ns = 100'000;  // the least that the system grants
+  (void)syscall(SYS_sched_setattr, 0, &asked, 0);
 }
 
 std::vector<int> usable_cores() {

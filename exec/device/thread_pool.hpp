@@ -18,6 +18,12 @@ namespace wt::exec {
 /// Keeps the calling thread on this core. Without effect where the core does not exist or the system does not allow it.
 void pin_this_thread(int core);
 
+/// How the threads of a rank share its core. A thread that moves bytes works seldom and briefly: when it wakes it goes before
+/// the one that computes, which would else keep the core until it blocks (real-time priorities) or for whole milliseconds.
+enum class Turn { computes, transfers };
+/// Without effect where the system does not allow it.
+void take_turn(Turn);
+
 /// Cores that this process may use, in order.
 std::vector<int> usable_cores();
 

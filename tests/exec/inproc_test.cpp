@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <random>
@@ -253,6 +254,47 @@ TEST(Inproc, AMessageThatNobodySendsTimesOut) {
     EXPECT_NE(to_text(s.errors()).find("rank 1, op 'receive forward': waited 0.2 s for rank 0"), std::string::npos)
         << to_text(s.errors());
   });
+}
+
+// What communicators go by: the compute stream is idle when it has nothing, and when it waits for another stream.
+TEST(Cpu, SaysWhetherItsComputeStreamHasWork) {
+  std::atomic<bool> go{false}, kernel_may_end{false};
+  CpuOptions options;
+  options.kernel = [&](const plan::Compute&, auto, auto, const KernelContext&, Workers&) {
+    while (!kernel_may_end) std::this_thread::yield();
+    return ok_status();
+  };
+  CpuDevice device(options);
+  int looks = 0;
+  device.after_kernels([&] { ++looks; });
+  EXPECT_FALSE(device.computing());
+  device.await_idle(std::chrono::seconds(60));  // at once
+  device.enqueue(Stream::tensor, 0, "transfer", [&] {
+    while (!go) std::this_thread::yield();
+    return ok_status();
+  });
+  const plan::Compute kernel{};
+  device.wait(Stream::compute, 0);
+  device.launch({&kernel, "kernel", {}, {}, {}}, Stream::compute, 1);
+  device.await_idle(std::chrono::seconds(60));
+  EXPECT_FALSE(device.computing());
+  go = true;
+  ASSERT_TRUE(device.wait_host(0));
+  EXPECT_TRUE(device.computing());
+  EXPECT_EQ(looks, 0);
+  device.await_idle(std::chrono::milliseconds(1));
+  EXPECT_TRUE(device.computing());
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    kernel_may_end = true;
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  device.await_idle(std::chrono::seconds(60));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(50));
+  ends.join();
+  ASSERT_TRUE(device.synchronize());
+  EXPECT_FALSE(device.computing());
+  EXPECT_EQ(looks, 1);
 }
 
 TEST(Cpu, StreamsWaitForTicketsAndKeepTheirOrder) {

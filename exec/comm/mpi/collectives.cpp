@@ -16,8 +16,8 @@ namespace {
 
 class MpiCollective {
  public:
-  MpiCollective(Control& control, int self, MpiSide& side, const Transfer& t)
-      : control_(control), self_(self), side_(side), t_(t) {}
+  MpiCollective(Messages& messages, int self, MpiSide& side, const Transfer& t)
+      : messages_(messages), self_(self), side_(side), t_(t) {}
 
   Status run() {
     for (size_t i = 0; i < t_.writes.size(); ++i)
@@ -53,7 +53,7 @@ class MpiCollective {
     return ok_status();
   }
 
-  Status send_and_receive(std::span<const Part> parts) { return exchange(control_, self_, t_.op, side_.lane, parts); }
+  Status send_and_receive(std::span<const Part> parts) { return messages_.exchange(t_.op, side_.lane, parts); }
 
   static std::byte* at(const Operand& x, int64_t element) {
     return static_cast<std::byte*>(x.data) + element * size_of(x.dtype);
@@ -204,7 +204,7 @@ class MpiCollective {
     return scratch.data();
   }
 
-  Control& control_;
+  Messages& messages_;
   const int self_;
   MpiSide& side_;
   const Transfer& t_;
@@ -212,8 +212,8 @@ class MpiCollective {
 
 }  // namespace
 
-Status run_collective(Control& control, int self, MpiSide& side, const Transfer& t) {
-  return MpiCollective(control, self, side, t).run();
+Status run_collective(Messages& messages, int self, MpiSide& side, const Transfer& t) {
+  return MpiCollective(messages, self, side, t).run();
 }
 
 }  // namespace wt::exec

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "exec/backend.hpp"
-#include "exec/comm/mpi/exchange.hpp"
+#include "exec/comm/mpi/messages.hpp"
 
 namespace wt::exec {
 
@@ -20,6 +20,6 @@ struct MpiSide {
 };
 
 /// Runs the collective `t` on its stream's thread. `self`: this rank of the world.
-Status run_collective(Control& control, int self, MpiSide& side, const Transfer& t);
+Status run_collective(Messages& messages, int self, MpiSide& side, const Transfer& t);
 
 }  // namespace wt::exec

@@ -26,9 +26,10 @@ MpiCommunicator::MpiCommunicator(CpuDevice& device, milliseconds timeout) : devi
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   MPI_Comm_dup(MPI_COMM_WORLD, &control_comm_);
   MPI_Comm_dup(MPI_COMM_WORLD, &host_.comm);
-  MPI_Comm_dup(MPI_COMM_WORLD, &messages_);
-  for (const MPI_Comm c : {control_comm_, host_.comm, messages_}) MPI_Comm_set_errhandler(c, MPI_ERRORS_RETURN);
+  MPI_Comm_dup(MPI_COMM_WORLD, &pairs_);
+  for (const MPI_Comm c : {control_comm_, host_.comm, pairs_}) MPI_Comm_set_errhandler(c, MPI_ERRORS_RETURN);
   control_ = std::make_unique<Control>(control_comm_, rank_, size_, timeout);
+  messages_ = std::make_unique<Messages>(*control_, device_, rank_);
   // The device's first failure is told to all; theirs is the device's.
   device_.on_failure([this](const Diagnostic& why) { control_->stop(why); });
   control_->on_stop([this](const Diagnostic& why) { device_.fail(why); });
@@ -46,7 +47,7 @@ MpiCommunicator::~MpiCommunicator() {
   }
   for (auto& side : sides_)
     if (side->lane.comm != MPI_COMM_NULL) MPI_Comm_free(&side->lane.comm);
-  for (MPI_Comm* c : {&control_comm_, &host_.comm, &messages_}) MPI_Comm_free(c);
+  for (MPI_Comm* c : {&control_comm_, &host_.comm, &pairs_}) MPI_Comm_free(c);
 }
 
 Status MpiCommunicator::connect(std::span<const Channel> channels) {
@@ -78,7 +79,7 @@ Status MpiCommunicator::connect(std::span<const Channel> channels) {
 void MpiCommunicator::start(const Transfer& t, plan::Stream stream, Ticket ticket) {
   if (t.kind == Transfer::Kind::collective) {
     MpiSide& side = *sides_[t.channel];
-    device_.enqueue(stream, ticket, t.op, [this, &side, t] { return run_collective(*control_, rank_, side, t); });
+    device_.enqueue(stream, ticket, t.op, [this, &side, t] { return run_collective(*messages_, rank_, side, t); });
     return;
   }
   device_.enqueue(stream, ticket, t.op, [this, t] {
@@ -87,9 +88,9 @@ void MpiCommunicator::start(const Transfer& t, plan::Stream stream, Ticket ticke
     for (const Operand& x : sends ? t.reads : t.writes)
       parts.push_back({static_cast<int>(t.peer.v), sends, x.data, x.bytes()});
     Lane lane;
-    lane.comm = messages_;
+    lane.comm = pairs_;
     lane.tag = static_cast<int>(t.lane);
-    return exchange(*control_, rank_, t.op, lane, parts);
+    return messages_->exchange(t.op, lane, parts);
   });
 }
 
@@ -143,7 +144,7 @@ Diagnostic MpiCommunicator::failed(const char* call, std::string what) const {
 }
 
 Status MpiCommunicator::host_part(Part p) {
-  return exchange(*control_, rank_, "clock_offset", host_, {&p, 1}, Patience::spins);
+  return messages_->exchange("clock_offset", host_, {&p, 1}, Patience::spins);
 }
 
 /// Everyone's bytes on every rank: first how many, then they.
@@ -163,7 +164,7 @@ Result<std::vector<std::string>> MpiCommunicator::collect(std::string_view mine,
     parts.clear();
     for (int r = 0; r < size_; ++r)
       if (r != rank_) f(r, static_cast<size_t>(r));
-    Status s = exchange(*control_, rank_, call, host_, parts);
+    Status s = messages_->exchange(call, host_, parts);
     if (!s) {
       stop(s.errors()[0]);
       abandoned_.push_back(std::shared_ptr<Buffers>(std::move(b)));

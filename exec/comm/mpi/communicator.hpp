@@ -37,9 +37,10 @@ class MpiCommunicator final : public Communicator {
 
   CpuDevice& device_;
   int rank_ = 0, size_ = 1;
-  MPI_Comm control_comm_ = MPI_COMM_NULL, messages_ = MPI_COMM_NULL;
+  MPI_Comm control_comm_ = MPI_COMM_NULL, pairs_ = MPI_COMM_NULL;
   Lane host_;
   std::unique_ptr<Control> control_;
+  std::unique_ptr<Messages> messages_;
   std::vector<std::unique_ptr<MpiSide>> sides_;
   std::vector<std::shared_ptr<void>> abandoned_;  // buffers of exchanges that failed: MPI may still write there
 };

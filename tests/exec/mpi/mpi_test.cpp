@@ -172,6 +172,43 @@ TEST(Mpi, MessagesMatchInOrderByLane) {
   }
 }
 
+// What is sent while the other computes arrives while it computes: a pipeline's receives are posted early. The message is
+// larger than MPI sends at once, so it takes looks on both sides.
+TEST(Mpi, AMessageArrivesBesideKernels) {
+  if (session->size() != 2) GTEST_SKIP() << "for two ranks";
+  MpiOptions options;
+  options.kernel = [](const plan::Compute&, auto, auto, const KernelContext&, Workers&) {
+    const int64_t until = now_ps() + 10'000'000'000;  // 10 ms
+    while (now_ps() < until) continue;
+    return ok_status();
+  };
+  auto opened = session->machine(options);
+  ASSERT_TRUE(opened);
+  Machine m = std::move(opened.value());
+  ASSERT_TRUE(m.communicator->connect({}));
+  std::vector<double> data(200'000, 1.0 + session->rank().v);
+  const Operand x{data.data(), DType::f64, static_cast<int64_t>(data.size()), {}};
+  const bool sends = session->rank().v == 0;
+  Transfer t;
+  t.kind = sends ? Transfer::Kind::send : Transfer::Kind::receive;
+  t.op = "beside";
+  t.peer = {sends ? 1U : 0U};
+  (sends ? t.reads : t.writes) = {&x, 1};
+  const Stream stream = sends ? Stream::send_next : Stream::receive_previous;
+  const plan::Compute spin{};
+  constexpr Ticket kKernels = 40;
+  for (Ticket k = 1; k <= kKernels; ++k) {
+    m.device->launch({&spin, "spin", {}, {}, {}}, Stream::compute, k);
+    if (k != (sends ? 10U : 5U)) continue;
+    m.device->wait(stream, k);
+    m.communicator->start(t, stream, 0);
+  }
+  ASSERT_TRUE(m.communicator->barrier());
+  ASSERT_TRUE(m.device->synchronize());
+  EXPECT_EQ(data[0], 1.0);
+  EXPECT_LT(m.device->interval(0).value().end_ps, m.device->interval(kKernels - 10).value().begin_ps);
+}
+
 TEST(Mpi, HostAgreement) {
   Machine m = mpi_machine();
   const auto ranks = static_cast<uint32_t>(session->size()), me = session->rank().v;
