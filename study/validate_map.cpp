@@ -257,7 +257,13 @@ void RowMapper::recompute() {
       said["layers"] = std::max<int64_t>(1, *row_.layers / 2);
       assume("every 2nd layer recomputed: planned as the first half of them");
       break;
-    default: {
+    case Recompute::other:
+      assume(fmt::format("recompute '{}' keeps more than full and less than none", row_.recompute));
+      open_.push_back({"recompute", {"none", "full"}, [](YAML::Node job, const std::string& v) {
+                         job["strategy"]["recompute"]["kind"] = v;
+                       }});
+      return;
+    case Recompute::unknown: {
       const bool flash = strategy()["attention"].IsDefined() ? text_of(strategy(), "attention") == "flash"
                                                              : default_of("attention") == "flash";
       open_.push_back(

@@ -78,8 +78,6 @@ std::string not_built(const Case& row) {
   const std::string offload = lower(row.offload);
   if (!offload.empty() && offload != "none" && offload != "unknown")
     return fmt::format("offload ('{}') is not built yet", row.offload);
-  if (recompute_of(row.recompute) == Recompute::other)
-    return fmt::format("recompute '{}' is not built yet", row.recompute);
   return "";
 }
 
