@@ -9,9 +9,9 @@
 #include "core/base/text.hpp"
 #include "core/plan/plan_io.hpp"
 #include "core/trace/file.hpp"
+#include "core/trace/held_ranks.hpp"
 #include "core/trace/profile.hpp"
 #include "study/diff.hpp"
-#include "study/trace_ranks.hpp"
 
 namespace wt::study {
 
@@ -132,7 +132,7 @@ struct Seen {
 };
 
 void add_step(Profile& p, const plan::Plan& plan, const trace::RankSpans& run, uint32_t as_rank, int64_t step_end) {
-  const plan::StepOrder* order = order_of(plan, run.rank, run.spans.size());
+  const plan::StepOrder* order = trace::order_of(plan, run.rank, run.spans.size());
   WT_CHECK(order, "rank {} was not checked against the plan", run.rank);
   const auto step = static_cast<uint32_t>(p.steps.size());
   p.steps.push_back({as_rank, run.step, step_end});
@@ -491,7 +491,7 @@ Result<Profile> profile_of(const TraceSide& side, const std::vector<uint32_t>& r
   for (const auto& [rank, list] : runs) held.push_back(rank);
   int64_t stood_for = 0;
   for (const uint32_t rank : ranks.empty() ? held : ranks) {
-    const auto from = int64_t{rank} < p.world ? stand_in(plan, held, rank) : std::nullopt;
+    const auto from = int64_t{rank} < p.world ? trace::stand_in(plan, held, rank) : std::nullopt;
     if (!from) {
       p.notes.push_back(
           fmt::format("rank {} of the other side is not matched: {} has {}", rank, side.name,

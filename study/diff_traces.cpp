@@ -11,8 +11,8 @@
 #include "core/plan/plan_io.hpp"
 #include "core/report/report.hpp"
 #include "core/trace/file.hpp"
+#include "core/trace/held_ranks.hpp"
 #include "study/diff.hpp"
-#include "study/trace_ranks.hpp"
 
 namespace wt::study {
 
@@ -108,7 +108,7 @@ class Join {
     for (const auto& [rank, spans] : a_.ranks) held_a.push_back(rank);
     for (const auto& [rank, spans] : b_.ranks) held_b.push_back(rank);
     for (const auto& [rank, spans] : wide.ranks) {
-      const auto ra = stand_in(plan_, held_a, rank), rb = stand_in(plan_, held_b, rank);
+      const auto ra = trace::stand_in(plan_, held_a, rank), rb = trace::stand_in(plan_, held_b, rank);
       if (!ra || !rb) {
         notes_.insert(fmt::format("rank {} is in one trace only and no other rank of its stage stands for it", rank));
         continue;
@@ -185,12 +185,12 @@ class Join {
     const auto runs_a = steady(a_.ranks.at(rank_a)), runs_b = steady(b_.ranks.at(rank_b));
     const size_t n = runs_a.back()->spans.size();
     if (n != runs_b.back()->spans.size()) {
-      const auto *va = order_of(plan_, rank, n), *vb = order_of(plan_, rank, runs_b.back()->spans.size());
+      const auto *va = trace::order_of(plan_, rank, n), *vb = trace::order_of(plan_, rank, runs_b.back()->spans.size());
       notes_.insert(fmt::format("rank {} ran step '{}' in A and '{}' in B: not joined", rank, va ? va->name : "?",
                                 vb ? vb->name : "?"));
       return;
     }
-    const plan::StepOrder* order = order_of(plan_, rank, n);
+    const plan::StepOrder* order = trace::order_of(plan_, rank, n);
     WT_CHECK(order, "rank {} was not checked against the plan", rank);
     ++joined_;
     if (rank_a != rank || rank_b != rank) ++folded_;

@@ -8,7 +8,7 @@
 
 #include "core/plan/plan.hpp"
 
-namespace wt::study {
+namespace wt::trace {
 
 /// The rank itself, else one at its pipeline stage that runs its program; `rank` must be one of the plan's.
 inline std::optional<uint32_t> stand_in(const plan::Plan& plan, const std::vector<uint32_t>& held, uint32_t rank) {
@@ -34,4 +34,4 @@ inline const plan::StepOrder* order_of(const plan::Plan& plan, uint32_t rank, si
   return nullptr;
 }
 
-}  // namespace wt::study
+}  // namespace wt::trace
