@@ -6,13 +6,14 @@
 
 namespace wt::exec {
 
-Result<std::vector<Holding>> holdings_of(const Executor& e) {
-  return holdings_of(e.plan(), e.script().rank, [&](BufferId buffer, int64_t chunk) {
+std::vector<Holding> holdings_of(const Executor& e) {
+  return holdings_of(e.plan(), e.script().rank, [&](BufferId buffer, int64_t chunk, int64_t layer) {
     const auto& all = e.script().persistent;
     const auto it = std::find_if(all.begin(), all.end(), [&](const Persistent& p) {
-      return p.buffer == buffer && p.chunk == chunk && p.layer < 0;
+      return p.buffer == buffer && p.chunk == chunk && p.layer == layer;
     });
-    WT_CHECK(it != all.end(), "'{}' of chunk {} does not persist", e.plan().buffer(buffer).name, chunk);
+    WT_CHECK(it != all.end(), "'{}' of chunk {}, layer {} does not persist", e.plan().buffer(buffer).name, chunk,
+             layer);
     return e.operand(*it);
   });
 }
@@ -23,7 +24,7 @@ Progress progress_of(const Executor& e) {
   Progress p;
   p.step = s.step;
   p.skipped = s.skipped;
-  p.samples = s.step * plan.micro_batches * plan.micro_batch_size * plan.mesh.size("dp");
+  p.samples = s.step * plan.micro_batches * plan.micro_batch_size * plan.mesh.data_ranks();
   p.seed = plan.seed;
   p.learning_rate = e.options().learning_rate.at(s.step);
   p.loss_scale = s.loss_scale.scale;

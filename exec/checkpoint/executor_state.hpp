@@ -10,7 +10,7 @@
 namespace wt::exec {
 
 /// Points into the executor's memory; valid as long as it is. After setup.
-Result<std::vector<Holding>> holdings_of(const Executor&);
+std::vector<Holding> holdings_of(const Executor&);
 
 Progress progress_of(const Executor&);
 /// The next step is the one after `progress`. The tensors must have been loaded.

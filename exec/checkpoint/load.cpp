@@ -10,6 +10,7 @@
 #include "core/base/file.hpp"
 #include "core/base/text.hpp"
 #include "exec/checkpoint/store.hpp"
+#include "exec/convert.hpp"
 
 namespace wt::exec {
 
@@ -93,6 +94,25 @@ int64_t missing_of(const std::vector<Segment>& wanted, std::vector<std::pair<int
   return missing;
 }
 
+/// What stands for a tensor that was not saved: rounded master weights are the weights, and weights that were trained as they
+/// are (no master copy) are the master weights of a plan that keeps shards in that type.
+TensorName stand_in(TensorName t) {
+  if (t.role == plan::Role::weight)
+    t.role = plan::Role::master;
+  else if (t.role == plan::Role::master)
+    t.role = plan::Role::weight;
+  return t;
+}
+
+/// In another type, rounded as the optimizer rounds.
+std::vector<std::byte> converted(std::span<const std::byte> from, DType of, DType to) {
+  std::vector<double> values(from.size() / static_cast<size_t>(size_of(of)));
+  std::vector<std::byte> out(values.size() * static_cast<size_t>(size_of(to)));
+  load(from.data(), of, values);
+  store(values, to, out.data());
+  return out;
+}
+
 constexpr size_t kMostFaults = 8;  // of a rank: a wrong model has one for each tensor
 
 }  // namespace
@@ -133,7 +153,9 @@ Status Checkpoint::load(std::span<const Holding> holdings, Device& device) const
   for (const Holding& h : holdings) {
     if (!h.loaded || h.layout.count == 0) continue;
     WT_CHECK(h.operand.elements == h.layout.count, "{}", to_text(h.tensor));
-    const auto found = sources.find(h.tensor);
+    auto found = sources.find(h.tensor);
+    const bool stands_in = found == sources.end();
+    if (stands_in) found = sources.find(stand_in(h.tensor));
     if (found == sources.end()) {
       fail({path_, fmt::format("has no {}", to_text(h.tensor)), "it is of another model or optimizer"});
       continue;
@@ -145,14 +167,14 @@ Status Checkpoint::load(std::span<const Holding> holdings, Device& device) const
             "it is of another model"});
       continue;
     }
-    if (list[0].piece->dtype != h.operand.dtype) {
+    const DType saved = list[0].piece->dtype;
+    if (saved != h.operand.dtype && !(stands_in && h.tensor.role == plan::Role::weight)) {
       fail({path_,
-            fmt::format("{} is {} and the run's is {}", to_text(h.tensor), to_text(list[0].piece->dtype),
-                        to_text(h.operand.dtype)),
+            fmt::format("{} is {} and the run's is {}", to_text(h.tensor), to_text(saved), to_text(h.operand.dtype)),
             "it is of a run in another precision"});
       continue;
     }
-    const auto size = static_cast<size_t>(size_of(h.operand.dtype));
+    const auto size = static_cast<size_t>(size_of(saved));
     host.assign(size * static_cast<size_t>(h.layout.count), std::byte{0});
     const std::vector<Segment> wanted = segments_of(h.layout);
     std::vector<std::pair<int64_t, int64_t>> filled;  // of the whole tensor
@@ -190,6 +212,7 @@ Status Checkpoint::load(std::span<const Holding> holdings, Device& device) const
             "it was saved by a part of the ranks"});
       continue;
     }
+    if (saved != h.operand.dtype) host = converted(host, saved, h.operand.dtype);
     if (auto s = device.write(host.data(), h.operand); !s)
       for (const Diagnostic& d : s.errors()) fail(d);
   }

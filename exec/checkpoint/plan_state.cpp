@@ -14,17 +14,24 @@ using namespace plan;
 
 namespace {
 
+/// One buffer of a chunk, of one layer where there is one for each.
+struct Base {
+  BufferId buffer;
+  int64_t layer = -1;  // of the chunk
+  bool operator==(const Base&) const = default;
+};
+
 /// A parameter of a chunk in its bucket.
 struct Parameter {
   const Buffer* buffer = nullptr;
   int64_t layer = -1;  // of the model
-  BufferId base;
+  Base base;
   int64_t offset = 0;  // elements, in base
 };
 
-/// A run of elements of a buffer that owns its storage.
+/// A run of elements.
 struct Run {
-  BufferId base;
+  Base base;
   int64_t offset = 0, count = 0;
   GroupId split_over;  // who holds the other runs
 };
@@ -43,9 +50,8 @@ class Reader {
           vocabulary_shard_ = c->dims[2];
   }
 
-  Result<std::vector<Holding>> run() {
+  std::vector<Holding> run() {
     for (size_t chunk = 0; chunk < program_.chunks.size(); ++chunk) read_chunk(static_cast<int64_t>(chunk));
-    if (!faults_.empty()) return faults_;
     return std::move(out_);
   }
 
@@ -53,18 +59,12 @@ class Reader {
   void read_chunk(int64_t chunk) {
     const PartId id = program_.chunks[static_cast<size_t>(chunk)];
     const Part& part = plan_.parts[id.v];
-    for (const View& v : part.views)
-      if (!plan_.buffer(v.buffer).view || plan_.buffer(v.base).per_layer) {
-        faults_.push_back(
-            {"checkpoint", fmt::format("'{}' is cut in units of layers", plan_.buffer(v.buffer).name),
-             "FSDP and ZeRO 2 and 3 are not saved yet: train with another data_parallel to keep checkpoints"});
-        return;
-      }
     const std::vector<Parameter> parameters = parameters_of(part, program_.first_layer[static_cast<size_t>(chunk)]);
     const std::vector<Update> updates = updates_of(id);
     // Where a rank updates only a piece of its weights, the rest is out of date until the next step gathers it: the piece
-    // is saved, the whole is loaded.
+    // is saved, the whole is loaded. Where the whole is there only while it is used, the piece is all.
     for (const Parameter& p : parameters) {
+      if (std::find(part.persistent.begin(), part.persistent.end(), p.base.buffer) == part.persistent.end()) continue;
       const Run whole{p.base, p.offset, p.buffer->elements(), {}};
       const bool in_pieces = std::any_of(updates.begin(), updates.end(), [&](const Update& u) {
         return u.weights.base == p.base && u.weights.split_over.valid();
@@ -79,66 +79,82 @@ class Reader {
                       until = std::min(u.weights.offset + u.weights.count, p.offset + p.buffer->elements());
         if (from >= until) continue;
         const Run piece{u.weights.base, from, until - from, u.weights.split_over};
-        if (u.weights.split_over.valid()) add(p, Role::weight, piece, piece, chunk).loaded = false;
+        if (u.in_place && u.weights.split_over.valid()) add(p, Role::weight, piece, piece, chunk).loaded = false;
         for (const auto& [role, state] : u.states)
           add(p, role, piece, {state.base, state.offset + from - u.weights.offset, until - from, {}}, chunk);
       }
   }
 
-  /// An op that updates a run of weights, and what the optimizer keeps of them.
+  /// An op that updates a run of weights, and what it keeps of them.
   struct Update {
-    Run weights;
-    std::vector<std::pair<Role, Run>> states;
+    Run weights;           // which elements, by their place in the bucket of weights
+    bool in_place = true;  // what it writes is a view of the bucket, not a shard with storage of its own
+    std::vector<std::pair<Role, Run>> states;  // where master weights, moments and such a shard lie
   };
 
   std::vector<Update> updates_of(PartId id) {
     const Part& part = plan_.parts[id.v];
-    static constexpr Role kRoles[] = {Role::weight, Role::master, Role::moment1, Role::moment2};
     std::vector<Update> out;
     for (const Block& block : plan_.blocks) {
       if (block.part != id) continue;
       for (const Op& op : block.ops) {
         const auto* c = std::get_if<Compute>(&op.body);
-        if (c && c->kernel == Kernel::cast && c->dtype == DType::f8 && op.writes.count > 0)
-          if (const Buffer& b = plan_.buffer(block.refs[op.writes.begin].buffer); b.scope == Scope::persistent)
-            faults_.push_back({"checkpoint", fmt::format("'{}' is a copy of weights in 8 bits", b.name),
-                               "train without fp8 weights to keep checkpoints"});
         if (!c || (c->kernel != Kernel::adam && c->kernel != Kernel::sgd)) continue;
-        auto written = [&](uint32_t i) { return run_of(part, block.refs[op.writes.begin + i].buffer); };
-        Update u{written(0), {}};
-        for (uint32_t i = 1; i < op.writes.count; ++i) {
-          const Run state = written(i);
-          if (state.base == u.weights.base) continue;  // no master copy
-          WT_CHECK(state.count == u.weights.count, "'{}' and its weights", plan_.buffer(state.base).name);
-          u.states.emplace_back(kRoles[i], state);
+        const std::span<const BufferRef> written(block.refs.data() + op.writes.begin, op.writes.count);
+        const bool layered = plan_.buffer(written[0].buffer).per_layer;
+        for (int64_t layer = layered ? 0 : -1; layer < (layered ? part.layers : 0); ++layer) {
+          Update u = update_of(part, written, layer);
+          const bool known = std::any_of(out.begin(), out.end(), [&](const Update& other) {
+            return other.weights.base == u.weights.base && other.weights.offset == u.weights.offset;
+          });
+          if (!known) out.push_back(std::move(u));  // variants of a step update in blocks of their own
         }
-        const bool known = std::any_of(out.begin(), out.end(), [&](const Update& other) {
-          return other.weights.base == u.weights.base && other.weights.offset == u.weights.offset;
-        });
-        if (!known) out.push_back(std::move(u));  // variants of a step update in blocks of their own
       }
     }
     return out;
+  }
+
+  Update update_of(const Part& part, std::span<const BufferRef> written, int64_t layer) const {
+    const Buffer& first = plan_.buffer(written[0].buffer);
+    Update u{place_of(part, written[0].buffer, layer), first.view || !view_of(part, written[0].buffer, layer), {}};
+    for (size_t i = u.in_place ? 1 : 0; i < written.size(); ++i) {
+      const Buffer& b = plan_.buffer(written[i].buffer);
+      if (i > 0 && written[i].buffer == written[0].buffer) continue;  // no master copy
+      const Run state = b.view ? place_of(part, written[i].buffer, layer)
+                               : Run{{written[i].buffer, b.per_layer ? layer : -1}, 0, b.elements(), {}};
+      if (state.base == u.weights.base) continue;
+      WT_CHECK(state.count == u.weights.count, "'{}' and its weights", b.name);
+      u.states.emplace_back(b.role, state);
+    }
+    return u;
   }
 
   std::vector<Parameter> parameters_of(const Part& part, int64_t first_layer) const {
     std::vector<Parameter> out;
     for (const View& v : part.views) {
       const Buffer& b = plan_.buffer(v.buffer);
-      if (b.role != Role::weight || v.shard_group.valid()) continue;
-      if (v.layers == 0) out.push_back({&b, -1, v.base, v.offset});
+      if (b.role != Role::weight || !b.view || v.shard_group.valid()) continue;
+      const bool layered = plan_.buffer(v.base).per_layer;
+      if (v.layers == 0) out.push_back({&b, -1, {v.base, -1}, v.offset});
       for (int64_t i = 0; i < v.layers; ++i)
-        out.push_back({&b, first_layer + v.first_layer + i, v.base, v.offset + i * v.layer_stride});
+        out.push_back({&b,
+                       first_layer + v.first_layer + i,
+                       {v.base, layered ? v.first_layer + i : -1},
+                       v.offset + i * v.layer_stride});
     }
     return out;
   }
 
-  Run run_of(const Part& part, BufferId id) const {
+  /// Where the elements of a buffer lie in its bucket; of one that is placed nowhere, in itself.
+  Run place_of(const Part& part, BufferId id, int64_t layer) const {
     const Buffer& b = plan_.buffer(id);
-    if (!b.view) return {id, 0, b.elements(), {}};
-    const auto v = std::find_if(part.views.begin(), part.views.end(), [&](const View& x) { return x.buffer == id; });
-    WT_CHECK(v != part.views.end(), "'{}' is placed nowhere", b.name);
-    return {v->base, view_offset(plan_, rank_, *v, v->first_layer), b.elements(), v->shard_group};
+    const View* v = view_of(part, id, layer);
+    WT_CHECK(v != nullptr || !b.view, "'{}' is placed nowhere", b.name);
+    if (v == nullptr) return {{id, b.per_layer ? layer : -1}, 0, b.elements(), {}};
+    return {{v->base, plan_.buffer(v->base).per_layer ? layer : -1},
+            view_offset(plan_, rank_, *v, layer >= 0 ? layer : v->first_layer),
+            b.elements(),
+            v->shard_group};
   }
 
   /// `in_weights`: which elements, by their place in the bucket of weights; `stored`: where they lie.
@@ -159,8 +175,8 @@ class Reader {
       h.padding_from = vocabulary_;
       for (size_t d = 1; d < whole.size(); ++d) h.padding_from *= whole[d];
     }
-    const Operand base = locate_(stored.base, chunk);
-    WT_CHECK(base.data && stored.offset + stored.count <= base.elements, "'{}'", plan_.buffer(stored.base).name);
+    const Operand base = locate_(stored.base.buffer, chunk, stored.base.layer);
+    WT_CHECK(base.data && stored.offset + stored.count <= base.elements, "'{}'", plan_.buffer(stored.base.buffer).name);
     h.operand = base;
     h.operand.data = static_cast<std::byte*>(base.data) + stored.offset * size_of(base.dtype);
     h.operand.elements = stored.count;
@@ -189,12 +205,11 @@ class Reader {
   const Locate& locate_;
   int64_t vocabulary_, vocabulary_shard_ = 0;
   std::vector<Holding> out_;
-  Diagnostics faults_;
 };
 
 }  // namespace
 
-Result<std::vector<Holding>> holdings_of(const Plan& plan, RankId rank, const Locate& locate) {
+std::vector<Holding> holdings_of(const Plan& plan, RankId rank, const Locate& locate) {
   return Reader(plan, rank, locate).run();
 }
 

@@ -12,10 +12,10 @@
 
 namespace wt::exec {
 
-/// Storage of a buffer that lives through the run, on this rank.
-using Locate = std::function<Operand(BufferId, int64_t chunk)>;
+/// Storage of a buffer that lives through the run, on this rank; `layer` of the chunk where there is one for each, else -1.
+using Locate = std::function<Operand(BufferId, int64_t chunk, int64_t layer)>;
 
-/// Errors: state that has no global elements (copies of weights in 8 bits).
-Result<std::vector<Holding>> holdings_of(const plan::Plan& plan, RankId rank, const Locate& locate);
+/// What is made again in every step is no state: whole weights of a unit whose shards are kept, copies in 8 bits.
+std::vector<Holding> holdings_of(const plan::Plan& plan, RankId rank, const Locate& locate);
 
 }  // namespace wt::exec

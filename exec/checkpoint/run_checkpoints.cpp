@@ -6,9 +6,7 @@ namespace wt::exec {
 
 Result<std::optional<Loaded>> RunCheckpoints::begin(Executor& e) {
   if (options_.root.empty()) return std::optional<Loaded>();
-  auto holdings = holdings_of(e);
-  if (!holdings) return holdings.errors();
-  holdings_ = std::move(holdings.value());
+  holdings_ = holdings_of(e);
   digest_ = plan::digest(e.plan());
   const Team team = Team::of(*e.machine().communicator);
   saver_.emplace(SaverOptions{options_.root, options_.keep, options_.asynchronous}, team, *e.machine().device);

@@ -3,54 +3,41 @@
 #include <fmt/format.h>
 
 #include <mutex>
+#include <set>
 
 #include "core/lower/lower.hpp"
 #include "core/plan/plan_io.hpp"
 #include "core/plan/values.hpp"
+#include "exec/checkpoint/executor_state.hpp"
 #include "exec/convert.hpp"
 
 namespace wt::exec {
 
 namespace {
 
-/// Weights of all ranks by global index.
+/// Weights of all ranks by global index: what a checkpoint would save, and the copies of it. Shards count as they are, whole
+/// weights that are gathered only while they are used do not.
 class Collector {
  public:
-  void add(Executor& e, Trained& out) {
+  void add(const Executor& e, Trained& out) {
     const std::lock_guard lock(mutex_);
-    const plan::Plan& p = e.plan();
-    const RankId rank = e.script().rank;
-    const plan::Program& program = p.programs[plan::program_of(p, rank).v];
-    for (const Persistent& base : e.script().persistent) {
-      if (base.chunk < 0) continue;
-      std::vector<double> all(static_cast<size_t>(base.elements));
-      load(e.operand(base).data, base.dtype, all);
-      const plan::Part& part = p.parts[program.chunks[static_cast<size_t>(base.chunk)].v];
-      // Where this rank updates only a piece of the bucket, the rest may be older: it is gathered in the next step.
-      int64_t from = 0, to = base.elements;
-      for (const plan::View& v : part.views)
-        if (v.base == base.buffer && v.shard_group.valid()) {
-          from = plan::view_offset(p, rank, v, -1);
-          to = from + p.buffer(v.buffer).elements();
+    const std::vector<Holding> all = holdings_of(e);
+    std::set<TensorName> in_pieces;  // of which this rank updates a piece: the rest may be older, until the next step
+    for (const Holding& h : all)
+      if (!h.loaded) in_pieces.insert(h.tensor);
+    for (const Holding& h : all) {
+      if (h.tensor.role != plan::Role::weight || (h.loaded && in_pieces.contains(h.tensor))) continue;
+      std::vector<double> values(static_cast<size_t>(h.layout.count));
+      load(h.operand.data, h.operand.dtype, values);
+      auto& found = found_[{h.tensor.name, h.tensor.layer}];
+      for (const Segment& s : segments_of(h.layout))
+        for (int64_t k = 0; k < s.count; ++k) {
+          const double x = values[static_cast<size_t>(s.local + k)];
+          const auto [it, fresh] = found.emplace(s.global + k, x);
+          if (!fresh && it->second != x && out.failure.empty())
+            out.failure = fmt::format("copies of {} differ: {} and {} (rank {})", to_text(h.tensor), it->second, x,
+                                      e.script().rank.v);
         }
-      for (const plan::View& v : part.views) {
-        const plan::Buffer& b = p.buffer(v.buffer);
-        if (v.base != base.buffer || b.role != plan::Role::weight || v.shard_group.valid()) continue;
-        const int64_t layers = std::max<int64_t>(1, v.layers);
-        for (int64_t i = 0; i < layers; ++i) {
-          const int64_t layer = v.layers ? v.first_layer + i : -1;
-          const int64_t of_model = v.layers ? program.first_layer[static_cast<size_t>(base.chunk)] + layer : -1;
-          auto& found = found_[{std::string(plan::weight_name(b)), of_model}];
-          const int64_t at = plan::view_offset(p, rank, v, layer);
-          for (int64_t k = std::max<int64_t>(0, from - at); k < std::min(b.elements(), to - at); ++k) {
-            const double x = all[static_cast<size_t>(at + k)];
-            const auto [it, fresh] = found.emplace(plan::global_index(p, rank, b, k), x);
-            if (!fresh && it->second != x && out.failure.empty())
-              out.failure = fmt::format("copies of '{}' layer {} differ: {} and {} (rank {})", b.name, of_model,
-                                        it->second, x, rank.v);
-          }
-        }
-      }
     }
   }
 

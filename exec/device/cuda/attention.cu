@@ -1,6 +1,8 @@
 // Flash attention on CUDA: tiles of queries and keys in shared memory, the softmax along the way, no atomics. Arithmetic
 // is on the ordinary cores in float (or double), not on tensor cores: right first; docs/kernels.md says so. Backward is
 // two kernels that each work out the probabilities again: one owns the queries' gradients, one those of keys and values.
+// Where rows lie and which keys a query sees is said by a place: Whole for qkv of a sequence (latent attention too, whose
+// values are of another size), Shared for queries and keys of ranks that share sequences.
 #include <algorithm>
 #include <limits>
 
@@ -18,12 +20,60 @@ struct Tile {
   int queries, keys;
 };
 
-/// The largest tile whose arrays fit: `wide` arrays of d columns a query and a key, `scores` of keys a query.
+/// Rows of qkv.
+struct Whole {
+  Heads heads;
+  __device__ int64_t keys() const { return heads.seq; }
+  __device__ int64_t q(int64_t b, int64_t s, int64_t h) const {
+    return heads.token(b, s) * heads.width() + heads.q_column(h);
+  }
+  __device__ int64_t k(int64_t b, int64_t o, int64_t kv) const {
+    return heads.token(b, o) * heads.width() + heads.k_column(kv);
+  }
+  __device__ int64_t v(int64_t b, int64_t o, int64_t kv) const {
+    return heads.token(b, o) * heads.width() + heads.v_column(kv);
+  }
+  __device__ bool sees(int64_t s, int64_t o) const { return o >= heads.first_key(s) && o < heads.end_key(s); }
+  // Bounds of what queries first .. last see, and of those who see keys first .. last.
+  __device__ int64_t first_key(int64_t first) const { return heads.first_key(first); }
+  __device__ int64_t end_key(int64_t last) const { return heads.end_key(last); }
+  __device__ int64_t first_query(int64_t key) const {
+    if (heads.causal) return key;
+    return heads.window > 0 && key - heads.window + 1 > 0 ? key - heads.window + 1 : 0;
+  }
+  __device__ int64_t end_query(int64_t key) const {
+    return heads.window > 0 && key + heads.window < heads.seq ? key + heads.window : heads.seq;
+  }
+};
+
+/// Rows of q and of kv, whose positions are not in order: every tile is looked at.
+struct Shared {
+  Heads heads;
+  Blocks blocks;
+  __device__ int64_t keys() const { return blocks.keys(); }
+  __device__ int64_t q(int64_t b, int64_t s, int64_t h) const { return blocks.q(b, s, h); }
+  __device__ int64_t k(int64_t b, int64_t o, int64_t kv) const { return blocks.k(b, o, kv); }
+  __device__ int64_t v(int64_t b, int64_t o, int64_t kv) const { return blocks.v(b, o, kv); }
+  __device__ bool sees(int64_t s, int64_t o) const { return blocks.sees(s, o); }
+  __device__ int64_t first_key(int64_t) const { return 0; }
+  __device__ int64_t end_key(int64_t) const { return blocks.keys(); }
+  __device__ int64_t first_query(int64_t) const { return 0; }
+  __device__ int64_t end_query(int64_t) const { return heads.seq; }
+};
+
+/// Arrays in shared memory: rows of d and of v columns for each query and each key, tiles of scores.
+struct Arrays {
+  int query_d, query_v, key_d, key_v, scores;
+};
+constexpr Arrays kForward{1, 1, 1, 1, 1}, kQueryGradient{2, 1, 1, 1, 2}, kKeyGradient{1, 1, 2, 2, 2};
+
+/// The largest tile whose arrays fit.
 template <class A>
-Tile tile_for(int64_t d, int query_rows, int key_rows, int scores, int64_t memory, size_t* bytes) {
+Tile tile_for(const Heads& a, const Arrays& n, int64_t memory, size_t* bytes) {
   for (const Tile t : {Tile{64, 32}, Tile{32, 32}, Tile{16, 32}, Tile{16, 16}, Tile{8, 8}, Tile{4, 4}}) {
-    const int64_t elements = (int64_t{t.queries} * query_rows + int64_t{t.keys} * key_rows) * (d + 1) +
-                             int64_t{t.queries} * (t.keys + 1) * scores + 3 * t.queries;
+    const int64_t elements = (int64_t{t.queries} * n.query_d + int64_t{t.keys} * n.key_d) * (a.d + 1) +
+                             (int64_t{t.queries} * n.query_v + int64_t{t.keys} * n.key_v) * (a.v + 1) +
+                             int64_t{t.queries} * (t.keys + 1) * n.scores + 3 * t.queries;
     *bytes = static_cast<size_t>(elements) * sizeof(A);
     if (static_cast<int64_t>(*bytes) <= memory) return t;
   }
@@ -31,15 +81,13 @@ Tile tile_for(int64_t d, int query_rows, int key_rows, int scores, int64_t memor
   return {0, 0};
 }
 
-/// Rows [first, first + rows) of a head into shared memory, zeros behind the end of the sequence.
-template <class A>
-__device__ void load(View x, const Heads& a, int64_t row_width, int64_t sample, int64_t column, int64_t first, int rows,
-                     A* to) {
-  const int stride = static_cast<int>(a.d) + 1;
-  for (int e = threadIdx.x; e < rows * a.d; e += kThreads) {
-    const int i = e / static_cast<int>(a.d), j = e % static_cast<int>(a.d);
-    const int64_t at = (a.token(sample, first + i)) * row_width + column + j;
-    to[i * stride + j] = first + i < a.seq ? x.get<A>(at) : A(0);
+/// Rows first .. first + rows of `size` elements, row i at offset(i), into shared memory; zeros from row `end` on.
+template <class A, class F>
+__device__ void load(View x, int64_t size, int64_t first, int rows, int64_t end, A* to, F offset) {
+  const int stride = static_cast<int>(size) + 1;
+  for (int e = threadIdx.x; e < rows * size; e += kThreads) {
+    const int i = e / static_cast<int>(size), j = e % static_cast<int>(size);
+    to[i * stride + j] = first + i < end ? x.get<A>(offset(first + i) + j) : A(0);
   }
 }
 
@@ -61,34 +109,41 @@ __device__ A over_warp(A x, F f) {
   return x;
 }
 
-__device__ bool sees(const Heads& a, int64_t query, int64_t key) {
-  return query < a.seq && key >= a.first_key(query) && key < a.end_key(query);
+template <class Place>
+__device__ bool sees(const Place& p, int64_t query, int64_t key) {
+  return query < p.heads.seq && key < p.keys() && p.sees(query, key);
 }
 
-template <class A>
-__global__ void forward_kernel(Heads a, Tile t, A scale, View qkv, View out, View lse) {
+/// Where a query's row of the output begins.
+__device__ int64_t out_of(const Heads& a, int64_t sample, int64_t position, int64_t head) {
+  return (a.token(sample, position) * a.heads + head) * a.v;
+}
+
+template <class A, class Place>
+__global__ void forward_kernel(Place p, Tile t, A scale, View queries, View kvs, View out, View lse) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const int d = static_cast<int>(a.d), stride = d + 1;
+  const Heads& a = p.heads;
+  const int d = static_cast<int>(a.d), dv = static_cast<int>(a.v);
   A* const q = reinterpret_cast<A*>(memory);
-  A* const sum = q + t.queries * stride;
-  A* const k = sum + t.queries * stride;
-  A* const v = k + t.keys * stride;
-  A* const s = v + t.keys * stride;
+  A* const sum = q + t.queries * (d + 1);
+  A* const k = sum + t.queries * (dv + 1);
+  A* const v = k + t.keys * (d + 1);
+  A* const s = v + t.keys * (dv + 1);
   A* const most = s + t.queries * (t.keys + 1);
   A* const weight = most + t.queries;
   A* const fade = weight + t.queries;
   const int64_t first = int64_t{blockIdx.x} * t.queries, head = blockIdx.y, sample = blockIdx.z, kv = head / a.share();
   const int64_t last = (first + t.queries < a.seq ? first + t.queries : a.seq) - 1;
-  load(qkv, a, a.width(), sample, a.q_column(head), first, t.queries, q);
-  for (int e = threadIdx.x; e < t.queries * stride; e += kThreads) sum[e] = 0;
+  load(queries, d, first, t.queries, a.seq, q, [&](int64_t i) { return p.q(sample, i, head); });
+  for (int e = threadIdx.x; e < t.queries * (dv + 1); e += kThreads) sum[e] = 0;
   for (int i = threadIdx.x; i < t.queries; i += kThreads) {
     most[i] = -std::numeric_limits<A>::infinity();
     weight[i] = 0;
   }
-  for (int64_t o = a.first_key(first) / t.keys * t.keys; o < a.end_key(last); o += t.keys) {
+  for (int64_t o = p.first_key(first) / t.keys * t.keys; o < p.end_key(last); o += t.keys) {
     __syncthreads();
-    load(qkv, a, a.width(), sample, a.k_column(kv), o, t.keys, k);
-    load(qkv, a, a.width(), sample, a.v_column(kv), o, t.keys, v);
+    load(kvs, d, o, t.keys, p.keys(), k, [&](int64_t i) { return p.k(sample, i, kv); });
+    load(kvs, dv, o, t.keys, p.keys(), v, [&](int64_t i) { return p.v(sample, i, kv); });
     __syncthreads();
     dots(q, t.queries, k, t.keys, d, s);
     __syncthreads();
@@ -96,11 +151,11 @@ __global__ void forward_kernel(Heads a, Tile t, A scale, View qkv, View out, Vie
       A* const row = s + i * (t.keys + 1);
       A largest = most[i];
       for (int j = threadIdx.x % 32; j < t.keys; j += 32)
-        if (sees(a, first + i, o + j)) largest = Largest{}(largest, scale * row[j]);
+        if (sees(p, first + i, o + j)) largest = Largest{}(largest, scale * row[j]);
       largest = over_warp(largest, Largest{});
       A total = 0;
       for (int j = threadIdx.x % 32; j < t.keys; j += 32) {
-        row[j] = sees(a, first + i, o + j) ? exponential(scale * row[j] - largest) : A(0);
+        row[j] = sees(p, first + i, o + j) ? exponential(scale * row[j] - largest) : A(0);
         total += row[j];
       }
       total = over_warp(total, Sum{});
@@ -112,21 +167,23 @@ __global__ void forward_kernel(Heads a, Tile t, A scale, View qkv, View out, Vie
       }
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < t.queries * d; e += kThreads) {
-      const int i = e / d, c = e % d;
-      A x = sum[i * stride + c] * fade[i];
-      for (int j = 0; j < t.keys; ++j) x += s[i * (t.keys + 1) + j] * v[j * stride + c];
-      sum[i * stride + c] = x;
+    for (int e = threadIdx.x; e < t.queries * dv; e += kThreads) {
+      const int i = e / dv, c = e % dv;
+      A x = sum[i * (dv + 1) + c] * fade[i];
+      for (int j = 0; j < t.keys; ++j) x += s[i * (t.keys + 1) + j] * v[j * (dv + 1) + c];
+      sum[i * (dv + 1) + c] = x;
     }
   }
   __syncthreads();
-  for (int e = threadIdx.x; e < t.queries * d; e += kThreads) {
-    const int i = e / d, c = e % d;
+  // A row that sees no key (of another rank's): 0, and minus infinity.
+  for (int e = threadIdx.x; e < t.queries * dv; e += kThreads) {
+    const int i = e / dv, c = e % dv;
     if (first + i < a.seq)
-      out.put((a.token(sample, first + i) * a.heads + head) * d + c, sum[i * stride + c] / weight[i]);
+      out.put(out_of(a, sample, first + i, head) + c, weight[i] > A(0) ? sum[i * (dv + 1) + c] / weight[i] : A(0));
   }
   for (int i = threadIdx.x; i < t.queries; i += kThreads)
-    if (first + i < a.seq) lse.put(a.query(sample, head, first + i), most[i] + A(log(weight[i])));
+    if (first + i < a.seq)
+      lse.put(a.query(sample, head, first + i), weight[i] > A(0) ? most[i] + A(log(weight[i])) : most[i]);
 }
 
 /// Of rows [first, first + queries): dout . out and the logarithm of the softmax's sum.
@@ -135,8 +192,8 @@ __device__ void row_terms(const Heads& a, int64_t sample, int64_t head, int64_t 
                           View out, View lse, A* mean, A* log_sum) {
   for (int i = threadIdx.x / 32; i < queries; i += kThreads / 32) {
     A dot = 0;
-    const int64_t at = (a.token(sample, first + i) * a.heads + head) * a.d;
-    for (int64_t c = threadIdx.x % 32; first + i < a.seq && c < a.d; c += 32)
+    const int64_t at = out_of(a, sample, first + i, head);
+    for (int64_t c = threadIdx.x % 32; first + i < a.seq && c < a.v; c += 32)
       dot += d_out.get<A>(at + c) * out.get<A>(at + c);
     dot = over_warp(dot, Sum{});
     if (threadIdx.x % 32 != 0) continue;
@@ -146,112 +203,124 @@ __device__ void row_terms(const Heads& a, int64_t sample, int64_t head, int64_t 
 }
 
 /// From products of a tile to probabilities (in s) and gradients of scores (in ds, before: dO V^T).
-template <class A>
-__device__ void gradients_of_scores(const Heads& a, Tile t, A scale, int64_t first, int64_t key, const A* mean,
+template <class A, class Place>
+__device__ void gradients_of_scores(const Place& p, Tile t, A scale, int64_t first, int64_t key, const A* mean,
                                     const A* log_sum, A* s, A* ds) {
   for (int e = threadIdx.x; e < t.queries * t.keys; e += kThreads) {
     const int i = e / t.keys, j = e % t.keys, at = i * (t.keys + 1) + j;
-    const A p = sees(a, first + i, key + j) ? exponential(scale * s[at] - log_sum[i]) : A(0);
-    s[at] = p;
-    ds[at] = p * (ds[at] - mean[i]) * scale;
+    const A probability = sees(p, first + i, key + j) ? exponential(scale * s[at] - log_sum[i]) : A(0);
+    s[at] = probability;
+    ds[at] = probability * (ds[at] - mean[i]) * scale;
   }
 }
 
-template <class A>
-__global__ void query_gradient_kernel(Heads a, Tile t, A scale, View d_out, View qkv, View out, View lse, View d_qkv) {
+/// What the gradients are made of, and where they go.
+struct Backward {
+  View d_out, queries, kvs, out, lse, dq, dkv;
+  bool accumulate;  // dq is added to
+};
+
+template <class A, class Place>
+__global__ void query_gradient_kernel(Place p, Tile t, A scale, Backward x) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const int d = static_cast<int>(a.d), stride = d + 1;
+  const Heads& a = p.heads;
+  const int d = static_cast<int>(a.d), dv = static_cast<int>(a.v);
   A* const q = reinterpret_cast<A*>(memory);
-  A* const dy = q + t.queries * stride;
-  A* const dq = dy + t.queries * stride;
-  A* const k = dq + t.queries * stride;
-  A* const v = k + t.keys * stride;
-  A* const s = v + t.keys * stride;
+  A* const dq = q + t.queries * (d + 1);
+  A* const dy = dq + t.queries * (d + 1);
+  A* const k = dy + t.queries * (dv + 1);
+  A* const v = k + t.keys * (d + 1);
+  A* const s = v + t.keys * (dv + 1);
   A* const ds = s + t.queries * (t.keys + 1);
   A* const mean = ds + t.queries * (t.keys + 1);
   A* const log_sum = mean + t.queries;
   const int64_t first = int64_t{blockIdx.x} * t.queries, head = blockIdx.y, sample = blockIdx.z, kv = head / a.share();
   const int64_t last = (first + t.queries < a.seq ? first + t.queries : a.seq) - 1;
-  load(qkv, a, a.width(), sample, a.q_column(head), first, t.queries, q);
-  load(d_out, a, a.heads * a.d, sample, head * a.d, first, t.queries, dy);
-  for (int e = threadIdx.x; e < t.queries * stride; e += kThreads) dq[e] = 0;
-  row_terms(a, sample, head, first, t.queries, d_out, out, lse, mean, log_sum);
-  for (int64_t o = a.first_key(first) / t.keys * t.keys; o < a.end_key(last); o += t.keys) {
+  load(x.queries, d, first, t.queries, a.seq, q, [&](int64_t i) { return p.q(sample, i, head); });
+  load(x.d_out, dv, first, t.queries, a.seq, dy, [&](int64_t i) { return out_of(a, sample, i, head); });
+  for (int e = threadIdx.x; e < t.queries * (d + 1); e += kThreads) dq[e] = 0;
+  row_terms(a, sample, head, first, t.queries, x.d_out, x.out, x.lse, mean, log_sum);
+  for (int64_t o = p.first_key(first) / t.keys * t.keys; o < p.end_key(last); o += t.keys) {
     __syncthreads();
-    load(qkv, a, a.width(), sample, a.k_column(kv), o, t.keys, k);
-    load(qkv, a, a.width(), sample, a.v_column(kv), o, t.keys, v);
+    load(x.kvs, d, o, t.keys, p.keys(), k, [&](int64_t i) { return p.k(sample, i, kv); });
+    load(x.kvs, dv, o, t.keys, p.keys(), v, [&](int64_t i) { return p.v(sample, i, kv); });
     __syncthreads();
     dots(q, t.queries, k, t.keys, d, s);
-    dots(dy, t.queries, v, t.keys, d, ds);
+    dots(dy, t.queries, v, t.keys, dv, ds);
     __syncthreads();
-    gradients_of_scores(a, t, scale, first, o, mean, log_sum, s, ds);
+    gradients_of_scores(p, t, scale, first, o, mean, log_sum, s, ds);
     __syncthreads();
     for (int e = threadIdx.x; e < t.queries * d; e += kThreads) {
       const int i = e / d, c = e % d;
-      A x = dq[i * stride + c];
-      for (int j = 0; j < t.keys; ++j) x += ds[i * (t.keys + 1) + j] * k[j * stride + c];
-      dq[i * stride + c] = x;
+      A sum = dq[i * (d + 1) + c];
+      for (int j = 0; j < t.keys; ++j) sum += ds[i * (t.keys + 1) + j] * k[j * (d + 1) + c];
+      dq[i * (d + 1) + c] = sum;
     }
   }
   __syncthreads();
   for (int e = threadIdx.x; e < t.queries * d; e += kThreads) {
     const int i = e / d, c = e % d;
-    if (first + i < a.seq) d_qkv.put(a.token(sample, first + i) * a.width() + a.q_column(head) + c, dq[i * stride + c]);
+    if (first + i >= a.seq) continue;
+    const int64_t at = p.q(sample, first + i, head) + c;
+    x.dq.put(at, dq[i * (d + 1) + c] + (x.accumulate ? x.dq.get<A>(at) : A(0)));
   }
 }
 
-template <class A>
-__global__ void key_gradient_kernel(Heads a, Tile t, A scale, View d_out, View qkv, View out, View lse, View d_qkv) {
+template <class A, class Place>
+__global__ void key_gradient_kernel(Place p, Tile t, A scale, Backward x) {
   extern __shared__ __align__(16) unsigned char memory[];
-  const int d = static_cast<int>(a.d), stride = d + 1;
+  const Heads& a = p.heads;
+  const int d = static_cast<int>(a.d), dv = static_cast<int>(a.v);
   A* const q = reinterpret_cast<A*>(memory);
-  A* const dy = q + t.queries * stride;
-  A* const k = dy + t.queries * stride;
-  A* const v = k + t.keys * stride;
-  A* const dk = v + t.keys * stride;
-  A* const dv = dk + t.keys * stride;
-  A* const s = dv + t.keys * stride;
+  A* const dy = q + t.queries * (d + 1);
+  A* const k = dy + t.queries * (dv + 1);
+  A* const dk = k + t.keys * (d + 1);
+  A* const v = dk + t.keys * (d + 1);
+  A* const d_value = v + t.keys * (dv + 1);
+  A* const s = d_value + t.keys * (dv + 1);
   A* const ds = s + t.queries * (t.keys + 1);
   A* const mean = ds + t.queries * (t.keys + 1);
   A* const log_sum = mean + t.queries;
   const int64_t key = int64_t{blockIdx.x} * t.keys, kv = blockIdx.y, sample = blockIdx.z;
-  const int64_t last_key = (key + t.keys < a.seq ? key + t.keys : a.seq) - 1;
-  load(qkv, a, a.width(), sample, a.k_column(kv), key, t.keys, k);
-  load(qkv, a, a.width(), sample, a.v_column(kv), key, t.keys, v);
-  for (int e = threadIdx.x; e < t.keys * stride; e += kThreads) dk[e] = dv[e] = 0;
-  // Queries that see one of these keys: from the first key on if causal, and within the window.
-  const int64_t from = a.causal ? key : (a.window > 0 && key - a.window + 1 > 0 ? key - a.window + 1 : 0);
-  const int64_t past = a.window > 0 && last_key + a.window < a.seq ? last_key + a.window : a.seq;
+  const int64_t last_key = (key + t.keys < p.keys() ? key + t.keys : p.keys()) - 1;
+  load(x.kvs, d, key, t.keys, p.keys(), k, [&](int64_t i) { return p.k(sample, i, kv); });
+  load(x.kvs, dv, key, t.keys, p.keys(), v, [&](int64_t i) { return p.v(sample, i, kv); });
+  for (int e = threadIdx.x; e < t.keys * (d + 1); e += kThreads) dk[e] = 0;
+  for (int e = threadIdx.x; e < t.keys * (dv + 1); e += kThreads) d_value[e] = 0;
   for (int64_t head = kv * a.share(); head < (kv + 1) * a.share(); ++head)
-    for (int64_t first = from / t.queries * t.queries; first < past; first += t.queries) {
+    for (int64_t first = p.first_query(key) / t.queries * t.queries; first < p.end_query(last_key);
+         first += t.queries) {
       __syncthreads();
-      load(qkv, a, a.width(), sample, a.q_column(head), first, t.queries, q);
-      load(d_out, a, a.heads * a.d, sample, head * a.d, first, t.queries, dy);
-      row_terms(a, sample, head, first, t.queries, d_out, out, lse, mean, log_sum);
+      load(x.queries, d, first, t.queries, a.seq, q, [&](int64_t i) { return p.q(sample, i, head); });
+      load(x.d_out, dv, first, t.queries, a.seq, dy, [&](int64_t i) { return out_of(a, sample, i, head); });
+      row_terms(a, sample, head, first, t.queries, x.d_out, x.out, x.lse, mean, log_sum);
       __syncthreads();
       dots(q, t.queries, k, t.keys, d, s);
-      dots(dy, t.queries, v, t.keys, d, ds);
+      dots(dy, t.queries, v, t.keys, dv, ds);
       __syncthreads();
-      gradients_of_scores(a, t, scale, first, key, mean, log_sum, s, ds);
+      gradients_of_scores(p, t, scale, first, key, mean, log_sum, s, ds);
       __syncthreads();
       for (int e = threadIdx.x; e < t.keys * d; e += kThreads) {
         const int j = e / d, c = e % d;
-        A x = dk[j * stride + c], y = dv[j * stride + c];
-        for (int i = 0; i < t.queries; ++i) {
-          x += ds[i * (t.keys + 1) + j] * q[i * stride + c];
-          y += s[i * (t.keys + 1) + j] * dy[i * stride + c];
-        }
-        dk[j * stride + c] = x;
-        dv[j * stride + c] = y;
+        A sum = dk[j * (d + 1) + c];
+        for (int i = 0; i < t.queries; ++i) sum += ds[i * (t.keys + 1) + j] * q[i * (d + 1) + c];
+        dk[j * (d + 1) + c] = sum;
+      }
+      for (int e = threadIdx.x; e < t.keys * dv; e += kThreads) {
+        const int j = e / dv, c = e % dv;
+        A sum = d_value[j * (dv + 1) + c];
+        for (int i = 0; i < t.queries; ++i) sum += s[i * (t.keys + 1) + j] * dy[i * (dv + 1) + c];
+        d_value[j * (dv + 1) + c] = sum;
       }
     }
   __syncthreads();
   for (int e = threadIdx.x; e < t.keys * d; e += kThreads) {
     const int j = e / d, c = e % d;
-    if (key + j >= a.seq) continue;
-    const int64_t row = a.token(sample, key + j) * a.width();
-    d_qkv.put(row + a.k_column(kv) + c, dk[j * stride + c]);
-    d_qkv.put(row + a.v_column(kv) + c, dv[j * stride + c]);
+    if (key + j < p.keys()) x.dkv.put(p.k(sample, key + j, kv) + c, dk[j * (d + 1) + c]);
+  }
+  for (int e = threadIdx.x; e < t.keys * dv; e += kThreads) {
+    const int j = e / dv, c = e % dv;
+    if (key + j < p.keys()) x.dkv.put(p.v(sample, key + j, kv) + c, d_value[j * (dv + 1) + c]);
   }
 }
 
@@ -276,40 +345,72 @@ cudaError_t launch(Kernel kernel, dim3 grid, size_t memory, cudaStream_t stream,
 
 unsigned tiles(int64_t n, int tile) { return static_cast<unsigned>((n + tile - 1) / tile); }
 
+template <class A>
+A scale_of(const Heads& a) {
+  return static_cast<A>(1.0 / sqrt(static_cast<double>(a.d)));
+}
+
+template <class A, class Place>
+cudaError_t forward(const Place& p, View queries, View kvs, View out, View lse, cudaStream_t stream) {
+  const Heads& a = p.heads;
+  int64_t memory = 0;
+  size_t bytes = 0;
+  if (a.tokens() == 0) return cudaSuccess;
+  if (const cudaError_t e = shared_memory(&memory); e != cudaSuccess) return e;
+  const Tile t = tile_for<A>(a, kForward, memory, &bytes);
+  if (t.queries == 0) return cudaErrorInvalidConfiguration;  // heads too large for shared memory
+  const dim3 grid(tiles(a.seq, t.queries), static_cast<unsigned>(a.heads), static_cast<unsigned>(a.batch));
+  return launch(forward_kernel<A, Place>, grid, bytes, stream, p, t, scale_of<A>(a), queries, kvs, out, lse);
+}
+
+template <class A, class Place>
+cudaError_t backward(const Place& p, int64_t keys, const Backward& x, cudaStream_t stream) {
+  const Heads& a = p.heads;
+  int64_t memory = 0;
+  size_t bytes = 0;
+  if (a.tokens() == 0) return cudaSuccess;
+  if (const cudaError_t e = shared_memory(&memory); e != cudaSuccess) return e;
+  const auto samples = static_cast<unsigned>(a.batch);
+  const Tile q = tile_for<A>(a, kQueryGradient, memory, &bytes);
+  if (q.queries == 0) return cudaErrorInvalidConfiguration;
+  if (const cudaError_t e = launch(query_gradient_kernel<A, Place>,
+                                   dim3(tiles(a.seq, q.queries), static_cast<unsigned>(a.heads), samples), bytes,
+                                   stream, p, q, scale_of<A>(a), x);
+      e != cudaSuccess)
+    return e;
+  const Tile k = tile_for<A>(a, kKeyGradient, memory, &bytes);
+  if (k.queries == 0) return cudaErrorInvalidConfiguration;
+  return launch(key_gradient_kernel<A, Place>, dim3(tiles(keys, k.keys), static_cast<unsigned>(a.kv_heads), samples),
+                bytes, stream, p, k, scale_of<A>(a), x);
+}
+
 }  // namespace
 
 template <class A>
 cudaError_t attention(const Job& job) {
   const Heads a = Heads::of(job.compute);
-  const A scale = static_cast<A>(1.0 / sqrt(static_cast<double>(a.d)));
-  const auto samples = static_cast<unsigned>(a.batch), heads = static_cast<unsigned>(a.heads);
-  int64_t memory = 0;
-  if (a.tokens() == 0) return cudaSuccess;
-  if (const cudaError_t e = shared_memory(&memory); e != cudaSuccess) return e;
-  size_t bytes = 0;
-  if (job.compute.kernel == Kernel::attention_forward) {
-    const Tile t = tile_for<A>(a.d, 2, 2, 1, memory, &bytes);
-    if (t.queries == 0) return cudaErrorInvalidConfiguration;  // heads too large for shared memory
-    return launch(forward_kernel<A>, dim3(tiles(a.seq, t.queries), heads, samples), bytes, job.stream, a, t, scale,
-                  View(job.reads[0]), View(job.writes[0]), View(job.writes[1]));
+  const auto r = [&](size_t i) { return View(job.reads[i]); };
+  const auto w = [&](size_t i) { return View(job.writes[i]); };
+  switch (job.compute.kernel) {
+    case Kernel::attention_forward:
+    case Kernel::latent_attention_forward: return forward<A>(Whole{a}, r(0), r(0), w(0), w(1), job.stream);
+    case Kernel::attention_backward:
+    case Kernel::latent_attention_backward:
+      return backward<A>(Whole{a}, a.seq, {r(0), r(1), r(1), r(2), r(3), w(0), w(0), false}, job.stream);
+    default: break;
   }
-  const View d_out(job.reads[0]), qkv(job.reads[1]), out(job.reads[2]), lse(job.reads[3]), d_qkv(job.writes[0]);
-  const Tile q = tile_for<A>(a.d, 3, 2, 2, memory, &bytes);
-  if (q.queries == 0) return cudaErrorInvalidConfiguration;
-  if (const cudaError_t e = launch(query_gradient_kernel<A>, dim3(tiles(a.seq, q.queries), heads, samples), bytes,
-                                   job.stream, a, q, scale, d_out, qkv, out, lse, d_qkv);
-      e != cudaSuccess)
-    return e;
-  const Tile k = tile_for<A>(a.d, 2, 4, 2, memory, &bytes);
-  if (k.queries == 0) return cudaErrorInvalidConfiguration;
-  return launch(key_gradient_kernel<A>, dim3(tiles(a.seq, k.keys), static_cast<unsigned>(a.kv_heads), samples), bytes,
-                job.stream, a, k, scale, d_out, qkv, out, lse, d_qkv);
+  const Blocks blocks = Blocks::of(job.compute, job.context.group_index, job.context.group_size);
+  const Shared place{a, blocks};
+  if (job.compute.kernel == Kernel::block_attention_forward)
+    return forward<A>(place, r(0), r(1), w(0), w(1), job.stream);
+  return backward<A>(place, blocks.keys(), {r(0), r(1), r(2), r(3), r(4), w(0), w(1), job.compute.accumulate},
+                     job.stream);
 }
 
 template <class A>
 void softmax(const Job& job) {
   const Heads a = Heads::of(job.compute);
-  const A scale = static_cast<A>(1.0 / sqrt(static_cast<double>(a.d)));
+  const A scale = scale_of<A>(a);
   const View first(job.reads[0]), y(job.writes[0]);
   if (job.compute.kernel == Kernel::softmax_forward)
     return each_row(a.batch * a.heads * a.seq, job.stream, [=] __device__(int64_t row) {

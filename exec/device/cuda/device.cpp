@@ -89,9 +89,6 @@ CudaDevice::~CudaDevice() {
 
 std::optional<std::string> CudaDevice::unsupported(const Launch& launch) const {
   if (launch.compute == nullptr) return std::nullopt;
-  if (launch.compute->kernel >= plan::Kernel::route_forward)
-    return std::string(plan::to_text(launch.compute->kernel)) +
-           ": experts, latent attention and context parallelism run on device cpu, not on cuda yet";
   return unsupported_types(*launch.compute, launch.reads, launch.writes);
 }
 

@@ -9,11 +9,6 @@ namespace {
 using plan::Kernel;
 
 template <class A>
-__device__ Activated<A> activated(ActivationKind kind, A x) {
-  return kind == ActivationKind::gelu ? gelu(x) : (kind == ActivationKind::silu ? silu(x) : relu(x));
-}
-
-template <class A>
 void activation(const Job& job) {
   const plan::Compute& c = job.compute;
   const bool backward = c.kernel == Kernel::activation_backward, gated = c.gated;

@@ -9,6 +9,7 @@
 
 #include "core/plan/plan.hpp"
 #include "exec/kernels/element.hpp"
+#include "exec/kernels/math.hpp"
 #include "exec/kernels/operand.hpp"
 
 namespace wt::exec::cuda {
@@ -52,6 +53,11 @@ struct View {
 };
 
 constexpr int kThreads = 256;
+
+template <class A>
+__device__ Activated<A> activated(ActivationKind kind, A x) {
+  return kind == ActivationKind::gelu ? gelu(x) : (kind == ActivationKind::silu ? silu(x) : relu(x));
+}
 
 /// Calls f(i) for i in [0, n), a thread each, in as many rounds as the grid needs.
 template <class F>
@@ -131,7 +137,7 @@ void norms(const Job&);  // norm.cu: bias_gradient, norm_*, qk_norm_*
 template <class A>
 void rope(const Job&);  // norm.cu
 template <class A>
-cudaError_t attention(const Job&);  // attention.cu: attention_forward and _backward
+cudaError_t attention(const Job&);  // attention.cu: attention_*, latent_attention_*, block_attention_*
 template <class A>
 void softmax(const Job&);  // attention.cu: softmax_forward and _backward
 template <class A>
@@ -140,6 +146,13 @@ template <class A>
 void tables(const Job&);  // tables.cu: embedding and position
 template <class A>
 void losses(const Job&);  // loss.cu
+template <class A>
+cudaError_t experts(const Job&);  // experts.cu: route_*, permute, unpermute, regroup, expert_activation_*
+template <class A>
+void latent(const Job&);  // latent.cu: latent_assemble, latent_scatter, split_latent, join_latent
+template <class A>
+void context(
+    const Job&);  // context.cu: merge_attention, split_qkv, join_qkv, rows and columns of ranks that share sequences
 template <class A>
 cudaError_t optimizer(const Job&);  // optimizer.cu: square_sum, adam, sgd
 

@@ -54,7 +54,11 @@ cudaError_t run(const Job& job) {
     case Kernel::rope_forward:
     case Kernel::rope_backward: rope<A>(job); break;
     case Kernel::attention_forward:
-    case Kernel::attention_backward: return attention<A>(job);
+    case Kernel::attention_backward:
+    case Kernel::latent_attention_forward:
+    case Kernel::latent_attention_backward:
+    case Kernel::block_attention_forward:
+    case Kernel::block_attention_backward: return attention<A>(job);
     case Kernel::softmax_forward:
     case Kernel::softmax_backward: softmax<A>(job); break;
     case Kernel::activation_forward:
@@ -82,33 +86,29 @@ cudaError_t run(const Job& job) {
     case Kernel::copy: copy(job); break;
     case Kernel::concat_columns:
     case Kernel::slice_columns: return columns(job);
-    case Kernel::split_qkv:
-    case Kernel::join_qkv:
-    case Kernel::block_attention_forward:
-    case Kernel::block_attention_backward:
-    case Kernel::merge_attention:
-    case Kernel::split_columns:
-    case Kernel::gather_sequence:
-    case Kernel::deal_sequence: return cudaErrorNotSupported;  // CudaDevice::unsupported refuses them before
     case Kernel::gemm:
     case Kernel::scores_forward:
     case Kernel::context_forward:
     case Kernel::context_backward:
-    case Kernel::scores_backward: return cudaErrorNotSupported;  // products: run.cpp has them
+    case Kernel::scores_backward:
+    case Kernel::grouped_gemm: return cudaErrorNotSupported;  // products: run.cpp has them
     case Kernel::route_forward:
     case Kernel::route_backward:
     case Kernel::permute:
     case Kernel::unpermute:
     case Kernel::regroup:
-    case Kernel::grouped_gemm:
     case Kernel::expert_activation_forward:
-    case Kernel::expert_activation_backward:
-    case Kernel::latent_attention_forward:
-    case Kernel::latent_attention_backward:
+    case Kernel::expert_activation_backward: return experts<A>(job);
     case Kernel::latent_assemble:
     case Kernel::latent_scatter:
     case Kernel::split_latent:
-    case Kernel::join_latent: return cudaErrorNotSupported;  // check_operands refuses them by name
+    case Kernel::join_latent: latent<A>(job); break;
+    case Kernel::split_qkv:
+    case Kernel::join_qkv:
+    case Kernel::merge_attention:
+    case Kernel::split_columns:
+    case Kernel::gather_sequence:
+    case Kernel::deal_sequence: context<A>(job); break;
   }
   return cudaSuccess;
 }

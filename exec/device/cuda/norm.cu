@@ -152,11 +152,11 @@ void rope(const Job& job) {
   const Heads a = Heads::of(job.compute);
   const double sign = job.compute.kernel == Kernel::rope_forward ? 1 : -1;
   const View y(job.writes[0]);
-  const int64_t half = a.d / 2;
+  const int64_t half = a.d / 2, index = job.context.group_index, ranks = job.context.group_size;
   copy_values(job);
   each(a.tokens() * half, job.stream, [=] __device__(int64_t thread) {
     const int64_t token = thread / half, pair = thread % half;
-    const double angle = rotary_angle(token / a.batch, pair, a.d);
+    const double angle = rotary_angle(plan::sequence_position(token / a.batch, a.seq, index, ranks), pair, a.d);
     const A cosine = static_cast<A>(cos(angle)), sine = static_cast<A>(sign * sin(angle));
     for (int64_t kv = 0; kv < a.kv_heads; ++kv)
       for (int64_t h = 0; h <= a.share(); ++h) {

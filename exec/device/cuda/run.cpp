@@ -27,6 +27,22 @@ Fault gemm(const Compute& c, Operands reads, Operands writes, Products& products
   return fault_of(cudaGetLastError(), "gemm");
 }
 
+/// The products of all groups in one call: they follow each other at equal distances.
+Fault grouped_gemm(const Compute& c, Operands reads, Operands writes, Products& products, cudaStream_t stream) {
+  const int64_t m = c.dims[0], n = c.dims[1], k = c.dims[2], groups = c.dims[3];
+  if (groups == 0) return std::nullopt;
+  const Operand &a = reads[0], &b = reads[1], &out = writes[0];
+  return products.multiply({m,
+                            n,
+                            k,
+                            {a.data, a.dtype, c.transpose_a ? m : k, c.transpose_a},
+                            {b.data, b.dtype, c.transpose_b ? k : n, c.transpose_b},
+                            {out.data, out.dtype, n, false},
+                            nullptr,
+                            c.accumulate},
+                           {groups, m * k, k * n, m * n}, stream);
+}
+
 /// Calls f(sample, first head, heads) for each batched call: all heads where each has its own key, otherwise those that
 /// share one.
 template <class F>
@@ -117,6 +133,7 @@ Fault run_cuda_kernel(const Compute& c, Operands reads, Operands writes, const K
                       Products& products, cudaStream_t stream) {
   switch (c.kernel) {
     case Kernel::gemm: return gemm(c, reads, writes, products, stream);
+    case Kernel::grouped_gemm: return grouped_gemm(c, reads, writes, products, stream);
     case Kernel::scores_forward: return scores_forward(Heads::of(c), reads, writes, products, stream);
     case Kernel::context_forward: return context_forward(Heads::of(c), reads, writes, products, stream);
     case Kernel::context_backward: return context_backward(Heads::of(c), reads, writes, products, stream);

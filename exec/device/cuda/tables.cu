@@ -68,17 +68,20 @@ void tables(const Job& job) {
     }
     case Kernel::position_forward: {
       const View x(job.reads[0]), table(job.reads[1]), y(job.writes[0]);
-      const int64_t batch = c.dims[2];
-      return each(rows * h, job.stream,
-                  [=] __device__(int64_t at) { y.put(at, x.get<A>(at) + table.get<A>(at / h / batch * h + at % h)); });
+      const int64_t batch = c.dims[2], index = job.context.group_index, ranks = job.context.group_size;
+      return each(rows * h, job.stream, [=] __device__(int64_t at) {
+        const int64_t position = plan::sequence_position(at / h / batch, rows / batch, index, ranks);
+        y.put(at, x.get<A>(at) + table.get<A>(position * h + at % h));
+      });
     }
     default: {  // position_backward
       const View dy(job.reads[0]), table(job.writes[0]);
-      const int64_t batch = c.dims[2];
+      const int64_t batch = c.dims[2], index = job.context.group_index, ranks = job.context.group_size;
       each(rows / batch * h, job.stream, [=] __device__(int64_t at) {
-        A sum = table.get<A>(at);
+        const int64_t to = plan::sequence_position(at / h, rows / batch, index, ranks) * h + at % h;
+        A sum = table.get<A>(to);
         for (int64_t b = 0; b < batch; ++b) sum += dy.get<A>((at / h * batch + b) * h + at % h);
-        table.put(at, sum);
+        table.put(to, sum);
       });
     }
   }

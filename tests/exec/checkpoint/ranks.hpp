@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "core/lower/lower.hpp"
@@ -89,9 +90,8 @@ inline bool is_padding(const Holding& h, int64_t global) { return h.padding_from
 class RankMemory {
  public:
   RankMemory(const plan::Plan& plan, RankId rank) : plan_(plan) {
-    auto made = holdings_of(plan, rank, [this](BufferId id, int64_t chunk) { return locate(id, chunk); });
-    EXPECT_TRUE(made) << to_text(made.errors());
-    if (made) holdings = std::move(made.value());
+    holdings =
+        holdings_of(plan, rank, [this](BufferId id, int64_t chunk, int64_t layer) { return locate(id, chunk, layer); });
   }
 
   /// Only what this rank is to write; the rest may be out of date when a checkpoint is made.
@@ -131,14 +131,14 @@ class RankMemory {
   HostDevice device;
 
  private:
-  Operand locate(BufferId id, int64_t chunk) {
+  Operand locate(BufferId id, int64_t chunk, int64_t layer) {
     const plan::Buffer& b = plan_.buffer(id);
-    auto& bytes = storage_[{id.v, chunk}];
+    auto& bytes = storage_[{id.v, chunk, layer}];
     if (!bytes) bytes = std::make_unique<std::vector<std::byte>>(static_cast<size_t>(b.bytes().n));
     return {bytes->data(), b.dtype, b.elements(), {}};
   }
   const plan::Plan& plan_;
-  std::map<std::pair<uint32_t, int64_t>, std::unique_ptr<std::vector<std::byte>>> storage_;
+  std::map<std::tuple<uint32_t, int64_t, int64_t>, std::unique_ptr<std::vector<std::byte>>> storage_;
 };
 
 /// gather() of threads.

@@ -10,6 +10,7 @@
 #include "exec/comm/inproc.hpp"
 #include "tests/exec/checkpoint/ranks.hpp"
 #include "tests/exec/variants.hpp"
+#include "tests/reference/experts.hpp"
 
 namespace wt::exec {
 namespace {
@@ -42,22 +43,21 @@ Curve train(const plan::Plan& plan, const std::string& root, int64_t steps, std:
     if (!made) return made.errors();
     Executor& e = *made.value();
     if (auto s = e.setup(); !s) return s;
-    auto holdings = holdings_of(e);
-    if (!holdings) return holdings.errors();
+    const std::vector<Holding> holdings = holdings_of(e);
     const Team team = Team::of(*m.communicator);
-    auto loaded = load_newest(root, holdings.value(), team, *m.device);
+    auto loaded = load_newest(root, holdings, team, *m.device);
     if (!loaded) return loaded.errors();
     if (loaded.value()) continue_from(e, loaded.value()->progress);
     Saver saver({root, 2, asynchronous}, team, *m.device);
     for (int64_t i = 0; i < steps; ++i) {
       if (asynchronous && i + 1 == steps)  // the last step runs beside the writing of the state before it
-        if (auto s = saver.save({1, progress_of(e), holdings.value()}); !s) return s;
+        if (auto s = saver.save({1, progress_of(e), holdings}); !s) return s;
       auto step = e.step();
       if (!step) return step.errors();
       if (r == 0) out.losses.push_back(step.value().loss);
     }
     if (!asynchronous)
-      if (auto s = saver.save({1, progress_of(e), holdings.value()}); !s) return s;
+      if (auto s = saver.save({1, progress_of(e), holdings}); !s) return s;
     return saver.finish();
   };
   std::vector<std::thread> threads;
@@ -152,10 +152,67 @@ TEST_P(Resume, OnAnotherMeshAsIfItHadNotStopped) {
 
 std::vector<Variant> resumed() {
   std::vector<Variant> all = strategies();
+  for (Variant& v : sharded_strategies()) all.push_back(std::move(v));
   if (!kThreadSanitizer) return all;
   std::vector<Variant> few;
   for (size_t i = 1; i < all.size(); i += 4) few.push_back(all[i]);
   return few;
+}
+
+/// Layers of experts: on the same mesh bit for bit, and from one cut to another.
+TEST(ResumeExperts, FromOneCutToAnother) {
+  const std::string root = (fs::temp_directory_path() / fmt::format("wt_resume_experts_{}", ::getpid())).string();
+  const auto plan_with = [](const reference::ExpertVariant& model, std::string_view cut) {
+    JobSpec job = reference::expert_job();
+    model.change(job);
+    for (const reference::ExpertVariant& v : reference::kExpertStrategies)
+      if (v.name == cut) v.change(job);
+    auto plan = lower::lower(job);
+    EXPECT_TRUE(plan) << to_text(plan.errors());
+    return plan ? std::move(plan.value()) : plan::Plan{};
+  };
+  for (const reference::ExpertVariant& model : reference::kExpertModels) {
+    SCOPED_TRACE(model.name);
+    const bool narrow = std::string_view(model.name) == "fp8";  // rounds: bit for bit on the same mesh alone
+    const plan::Plan start = plan_with(model, "tp4_ep2_etp2");
+    const auto floats = narrow ? std::nullopt : std::optional(DType::f64);
+    const Curve whole = train(start, root + "/whole", 6, floats, false);
+    ASSERT_EQ(whole.failure, "");
+    std::vector<double> losses;
+    for (const char* cut : {"tp4_ep2_etp2", "ep4_distributed_overlap", "pp2_tp2_ep2_interleaved"}) {
+      const Curve part = train(plan_with(model, narrow ? "tp4_ep2_etp2" : cut), root + "/part", 2, floats, false);
+      ASSERT_EQ(part.failure, "") << cut;
+      losses.insert(losses.end(), part.losses.begin(), part.losses.end());
+    }
+    for (size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(losses[i], whole.losses[i], narrow ? 0 : 1e-10 * whole.losses[i]) << "step " << i;
+    fs::remove_all(root);
+  }
+}
+
+/// In 16 bits too a mesh takes what another saved: shards in fp32 are master weights, and weights are master weights rounded.
+TEST(ResumeMixed, BetweenShardsAndWholeWeights) {
+  const std::string root = (fs::temp_directory_path() / fmt::format("wt_resume_mixed_{}", ::getpid())).string();
+  const std::vector<Variant> whole = strategies(), cut = sharded_strategies();
+  const auto named = [](const std::vector<Variant>& all, std::string_view name) {
+    return *std::find_if(all.begin(), all.end(), [&](const Variant& v) { return v.name == name; });
+  };
+  const plan::Plan one = plan_of(models()[1], whole[0], true);
+  const Curve straight = train(one, root + "/straight", 8, std::nullopt, false);
+  ASSERT_EQ(straight.failure, "");
+  for (const char* name : {"fsdp_full", "fsdp2_hybrid", "zero2", "zero3"}) {
+    SCOPED_TRACE(name);
+    const plan::Plan other = plan_of(models()[1], named(cut, name), true);
+    std::vector<double> losses;
+    for (const plan::Plan* p : {&one, &other, &one, &other}) {
+      const Curve part = train(*p, root + "/" + name, 2, std::nullopt, false);
+      ASSERT_EQ(part.failure, "");
+      losses.insert(losses.end(), part.losses.begin(), part.losses.end());
+    }
+    for (size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(losses[i], straight.losses[i], 1e-2 * straight.losses[i]) << "step " << i;
+  }
+  fs::remove_all(root);
 }
 
 INSTANTIATE_TEST_SUITE_P(Strategies, Resume, testing::ValuesIn(resumed()), [](const auto& p) {
