@@ -1,5 +1,5 @@
 // windtunnel run: the job's plan on real devices, real training: a table of steps with loss, time and tokens/s, the median,
-// and on request the trace that `simulate` writes too. Ranks are threads of this process.
+// and on request the trace that `simulate` writes too.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 
 #include "apps/command.hpp"
 #include "apps/elastic.hpp"
+#include "apps/ranks.hpp"
 #include "core/base/atomic_file.hpp"
 #include "core/base/text.hpp"
 #include "core/lower/lower.hpp"
@@ -19,8 +20,7 @@
 #include "core/trace/export.hpp"
 #include "core/trace/file.hpp"
 #include "exec/checkpoint/run_checkpoints.hpp"
-#include "exec/comm/inproc.hpp"
-#include "exec/comm/mpi.hpp"
+#include "exec/device/cpu.hpp"
 #include "exec/device/thread_pool.hpp"
 #include "exec/execute.hpp"
 
@@ -30,7 +30,7 @@ namespace {
 
 struct Options {
   JobOptions job;
-  std::string ranks, data = "pattern", trace, floats;
+  std::string ranks, device = "cpu", data = "pattern", trace, floats;
   int64_t steps = 10, warmup = 2;
   int threads = 1;
   double timeout = 60;
@@ -41,6 +41,7 @@ struct Options {
   ElasticOptions elasticity;
 
   bool mpi() const { return ranks == "mpi"; }
+  bool cuda() const { return device == "cuda"; }
 };
 
 /// The file of --trace, opened before the work so that a path that cannot be written is known at once.
@@ -102,7 +103,8 @@ std::string table_row(const exec::StepOutcome& s, bool measured, int64_t tokens)
 }
 
 std::string as_json(const JobSpec& job, const plan::Plan& p, const Options& o, const std::string& device,
-                    const exec::RunSummary& r, const std::vector<std::string>& warnings) {
+                    std::string_view communicator, const exec::RunSummary& r,
+                    const std::vector<std::string>& warnings) {
   using Json = nlohmann::ordered_json;
   const auto tokens = static_cast<double>(tokens_of(p));
   Json j;
@@ -111,7 +113,7 @@ std::string as_json(const JobSpec& job, const plan::Plan& p, const Options& o, c
   j["job"] = job.name;
   j["ranks"] = p.mesh.ranks();
   j["device"] = device;
-  j["communicator"] = o.ranks;
+  j["communicator"] = communicator;
   j["threads_per_rank"] = o.threads;
   j["median_step_time_s"] = r.median.seconds();
   j["tokens_per_s"] = tokens / r.median.seconds();
@@ -136,6 +138,7 @@ std::string as_json(const JobSpec& job, const plan::Plan& p, const Options& o, c
 
 std::vector<std::string> warnings_of(const JobSpec& job, const Options& o, int64_t here) {
   std::vector<std::string> out = job.warnings;
+  if (o.cuda()) return out;
   // A launcher may have bound this process to some of the machine's cores: the others' ranks have the rest.
   const int64_t cores = o.mpi() ? ::sysconf(_SC_NPROCESSORS_ONLN) : static_cast<int64_t>(exec::usable_cores().size());
   if (const int64_t threads = here * o.threads; threads > cores)
@@ -173,9 +176,8 @@ Status collect_spans(exec::Communicator& c, const trace::Trace& mine, trace::Sin
   return ok_status();
 }
 
-/// `session`: this process is one of several ranks.
-int run(const Options& o, exec::MpiSession* session) {
-  const Teller told{session ? session->rank().v : 0};
+int run(const Options& o, const Ranks& at) {
+  const Teller told{at.rank()};
   const bool speaks = told.rank == 0;
   auto job = o.job.load();
   if (!job) return told(job.errors(), kBadInput);
@@ -185,9 +187,10 @@ int run(const Options& o, exec::MpiSession* session) {
   if (auto valid = plan::validate(p); !valid) return told(valid.errors(), kOurFault);
   const auto tokens = open_data(o.data, p);
   if (!tokens) return told(tokens.errors(), kBadInput);
-  if (session && session->size() != p.mesh.ranks())
-    return told({{"run", fmt::format("the plan is for {} ranks, {} were started", p.mesh.ranks(), session->size()),
-                  fmt::format("mpirun -np {}, or another cluster or strategy", p.mesh.ranks())}},
+  const int64_t ranks_planned = p.mesh.ranks(), ranks_started = at.size(ranks_planned);
+  if (ranks_started != ranks_planned)
+    return told({{"run", fmt::format("the plan is for {} ranks, {} were started", ranks_planned, ranks_started),
+                  fmt::format("mpirun -np {}, or another cluster or strategy", ranks_planned)}},
                 kBadInput);
 
   exec::RunOptions run;
@@ -199,9 +202,9 @@ int run(const Options& o, exec::MpiSession* session) {
   if (const Status fits = exec::executable(p, run.execute.script); !fits) return told(fits.errors(), kDoesNotFit);
   const auto memory_needed = exec::reserved_by_all(p, run.execute.script);
   if (!memory_needed) return told(memory_needed.errors(), kDoesNotFit);
-  const int64_t here = session ? session->ranks_here() : p.mesh.ranks();
-  const Bytes needed{memory_needed.value().n / p.mesh.ranks() * here};
-  if (const Bytes free = exec::available_memory(); free.n > 0 && needed > free)
+  const int64_t here = at.here(ranks_planned);
+  const Bytes needed{memory_needed.value().n / ranks_planned * here};
+  if (const Bytes free = exec::available_memory(); !o.cuda() && free.n > 0 && needed > free)
     return told(
         {{"run",
           fmt::format("{} ranks need {}, this machine has {} free", with_commas(here), to_text(needed), to_text(free)),
@@ -210,34 +213,25 @@ int run(const Options& o, exec::MpiSession* session) {
   TraceFile file;
   int opened = speaks ? file.open(o.trace, p) : kOk;
   trace::MemorySink mine;  // of one process among several
-  run.sink = o.trace.empty() ? nullptr : session ? &mine : file.sink();
+  run.sink = o.trace.empty() ? nullptr : at.processes() ? &mine : file.sink();
 
-  const auto timeout = std::chrono::milliseconds(std::llround(o.timeout * 1000));
-  std::vector<exec::Machine> machines;
-  if (session) {
-    exec::MpiOptions options;
-    options.threads_per_rank = o.threads;
-    options.timeout = timeout;
-    auto machine = session->machine(options);
-    if (!machine) return told(machine.errors(), kMachineFault);
-    machines.push_back(std::move(machine.value()));
+  auto opened_machines = open_machines(
+      at, ranks_planned, {o.cuda(), o.threads, std::chrono::milliseconds(std::llround(o.timeout * 1000))});
+  if (!opened_machines) return told(opened_machines.errors(), kMachineFault);
+  std::vector<exec::Machine> machines = std::move(opened_machines.value());
+  if (at.processes()) {
     const double codes[] = {static_cast<double>(opened)};
     const auto worst = machines[0].communicator->reduce(codes, plan::Reduction::max);
     if (!worst) return told.of_run(worst.errors());
     opened = static_cast<int>(worst.value()[0]);
-  } else {
-    exec::InprocOptions options;
-    options.threads_per_rank = o.threads;
-    options.timeout = timeout;
-    machines = exec::open_inproc(p.mesh.ranks(), options);
   }
   if (opened != kOk) return opened;
   const std::string device = machines[0].device->description();
   const std::vector<std::string> warnings = warnings_of(job.value(), o, here);
 
   const int64_t batch = tokens_of(p);
-  const std::string ranks =
-      fmt::format("{} rank{} as {}", p.mesh.ranks(), p.mesh.ranks() > 1 ? "s" : "", session ? "processes" : "threads");
+  const std::string ranks = fmt::format("{} rank{} as {}", p.mesh.ranks(), p.mesh.ranks() > 1 ? "s" : "",
+                                        at.processes() ? "processes" : "threads");
   std::string head = fmt::format("{}: {}, each {}\n{}; {} tokens a step; plan {:016x}\n", job.value().name, ranks,
                                  device, tokens.value()->description(), with_commas(batch), plan::digest(p));
   int printed = kOk;
@@ -249,7 +243,7 @@ int run(const Options& o, exec::MpiSession* session) {
   std::deque<exec::RunCheckpoints> checkpoints;
   for (size_t r = 0; r < machines.size(); ++r) checkpoints.emplace_back(o.checkpoint);
   auto of = [&](const exec::Executor& e) -> exec::RunCheckpoints& {
-    return checkpoints[session ? 0 : e.script().rank.v];
+    return checkpoints[at.processes() ? 0 : e.script().rank.v];
   };
   run.begin = [&](exec::Executor& e) -> Status {
     auto loaded = of(e).begin(e);
@@ -266,10 +260,10 @@ int run(const Options& o, exec::MpiSession* session) {
   run.stepped = [&](exec::Executor& e) { return of(e).stepped(e); };
   run.end = [&](exec::Executor& e) { return of(e).end(e); };
 
-  const auto result = session ? exec::run_rank(p, machines[0], run) : exec::run_ranks(p, machines, run);
+  const auto result = at.processes() ? exec::run_rank(p, machines[0], run) : exec::run_ranks(p, machines, run);
   if (!result) return told.of_run(result.errors());
   const exec::RunSummary& r = result.value();
-  if (session && run.sink) {
+  if (at.processes() && run.sink) {
     const auto steps = static_cast<uint32_t>(static_cast<int64_t>(r.steps.size()) - r.warmups);
     if (const Status s = collect_spans(*machines[0].communicator, mine.take({}, ""), file.sink(), steps); !s)
       return told.of_run(s.errors());
@@ -282,7 +276,7 @@ int run(const Options& o, exec::MpiSession* session) {
     meta.command = command_line();
     if (const Status s = file.finish(meta, p); !s) return fail(s.errors(), kMachineFault);
   }
-  if (o.json) return write_out(as_json(job.value(), p, o, device, r, warnings));
+  if (o.json) return write_out(as_json(job.value(), p, o, device, machines[0].communicator->kind(), r, warnings));
   const exec::ArenaUse& memory = r.arenas[static_cast<size_t>(plan::Space::device)];
   std::string tail = fmt::format(
       "\nmedian  {}, {} tokens/s ({} steps after {} of warm-up)\nmemory  {} at the peak of rank 0 as planned, {} with "
@@ -344,12 +338,20 @@ int start(Options o) {
   }
   if (o.checkpoint.root.empty() && (o.checkpoint.every > 0 || o.checkpoint.resume || o.checkpoint.asynchronous))
     return fail({{"run", "which checkpoints?", "--checkpoint FOLDER"}}, kBadInput);
-  if (o.ranks.empty()) o.ranks = exec::started_by_mpi() ? "mpi" : "inproc";
-  if (!o.mpi()) return run(o, nullptr);
+  const bool by_torchrun = std::getenv("RANK") && std::getenv("WORLD_SIZE") && std::getenv("MASTER_ADDR");
+  if (o.ranks.empty()) o.ranks = exec::started_by_mpi() ? "mpi" : o.cuda() && by_torchrun ? "torchrun" : "inproc";
+  if (o.ranks == "torchrun") {
+    if (!o.cuda())
+      return fail({{"--ranks torchrun", "is for --device cuda", "CPU ranks: mpirun -np N windtunnel run"}}, kBadInput);
+    auto place = exec::rendezvous_from_environment();
+    if (!place) return fail(place.errors(), kBadInput);
+    return run(o, {nullptr, place.value()});
+  }
+  if (!o.mpi()) return run(o, {});
   auto session = exec::MpiSession::open(nullptr, nullptr);
   if (!session) return fail(session.errors(), kMachineFault);
   mark_rank(session.value().rank().v);
-  const int code = run(o, &session.value());
+  const int code = run(o, {&session.value(), {}});
   mark_end();
   // Ranks that hang or were stopped would be waited for.
   if (code == kMachineFault) session.value().end_all(code);
@@ -362,11 +364,16 @@ const Register registration(15, [](CLI::App& parent, int& exit) {
   constexpr double kLeast = 1e-12;             // of what must not be zero
   CLI::App* app = parent.add_subcommand("run", "execute the plan on real devices and train: loss, time, trace");
   o->job.add_to(*app);
-  app->add_option(
-         "--ranks", o->ranks,
-         "what the ranks are: inproc (threads of this process) or mpi (processes that mpirun or srun started); "
-         "the default is what this process finds itself to be")
-      ->check(CLI::IsMember({"inproc", "mpi"}))
+  app->add_option("--ranks", o->ranks,
+                  "what the ranks are: inproc (threads of this process), mpi (processes that mpirun or srun started) "
+                  "or torchrun "
+                  "(processes that find RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set; --device cuda); the default "
+                  "is what this "
+                  "process finds itself to be")
+      ->check(CLI::IsMember({"inproc", "mpi", "torchrun"}))
+      ->type_name("KIND");
+  app->add_option("--device", o->device, "cpu, or cuda: a GPU for each rank, NCCL between them")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->type_name("KIND");
   app->add_option("--steps", o->steps, "measured steps")->check(count_to(kMost))->type_name("N");
   app->add_option("--warmup", o->warmup, "steps before them")->check(whole_between(0, kMost))->type_name("N");
@@ -420,8 +427,9 @@ const Register registration(15, [](CLI::App& parent, int& exit) {
       "  windtunnel run examples/small-gpt-2-cpu.yaml\n"
       "  windtunnel run examples/small-gpt-2-cpu.yaml --set strategy.tensor=2 --steps 20 --trace measured.wttrace\n"
       "  mpirun -np 2 windtunnel run examples/small-gpt-2-cpu.yaml\n"
+      "  torchrun --no-python --nproc-per-node 8 windtunnel run job.yaml --device cuda\n"
       "  windtunnel run job.yaml --elastic --checkpoint ckpt --checkpoint-every 10 --steps 1000\n"
-      "Exit code 4: a rank failed, was stuck past the timeout, or had too little memory.");
+      "Exit code 4: a rank failed, was stuck past the timeout, had too little memory or no GPU.");
   app->callback([o, &exit] { exit = start(*o); });
 });
 

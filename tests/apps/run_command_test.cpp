@@ -61,6 +61,19 @@ TEST_F(Program, RunWritesTheTraceThatSimulateWrites) {
   EXPECT_GT(fs::file_size(folder_ / "run.pftrace"), 1000u);
 }
 
+/// Where there is no GPU the fault says so, and is the machine's; where there is one it trains.
+TEST_F(Program, RunOnCudaNeedsAGpu) {
+  const Outcome r =
+      run("run examples/small-gpt-2-cpu.yaml --device cuda --steps 1 --set model.layers=1 "
+          "--set cluster.node.devices=1");
+  if (r.code == 0) return;
+  EXPECT_EQ(r.code, 4) << r.err;
+  EXPECT_TRUE(has(r.err, "no GPU") || has(r.err, "built without CUDA")) << r.err;
+  const Outcome cpu = run("run examples/small-gpt-2-cpu.yaml --ranks torchrun");
+  EXPECT_EQ(cpu.code, 2);
+  EXPECT_TRUE(has(cpu.err, "--ranks torchrun: is for --device cuda")) << cpu.err;
+}
+
 TEST_F(Program, RunReadsAFileByteByByte) {
   const Outcome r = run("run examples/tiny-gpt.yaml --steps 2 --data examples/tiny-gpt.yaml");
   ASSERT_EQ(r.code, 0) << r.err;

@@ -26,6 +26,12 @@ struct RendezvousPlace {
 Result<RendezvousPlace> rendezvous_from_environment(const std::function<const char*(const char*)>& variable);
 Result<RendezvousPlace> rendezvous_from_environment();
 
+/// A place for the ranks of another communicator to meet at, which they agree on through it: rank 0's host and a port that
+/// is free there; the local rank counts the ranks before on the same host. Collective.
+Result<RendezvousPlace> rendezvous_over(Communicator&);
+/// A port of this host that nobody listens on; someone else may take it before it is used.
+Result<int> free_port();
+
 class Rendezvous {
  public:
   /// Collective: returns when all ranks are there. Rank 0 listens on the port.

@@ -10,6 +10,7 @@
 #include <map>
 #include <thread>
 
+#include "exec/comm/inproc.hpp"
 #include "exec/comm/nccl/rendezvous.hpp"
 
 #if defined(WT_HAVE_CUDA)
@@ -25,23 +26,10 @@ using std::chrono::milliseconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// A port that was free a moment ago.
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&at), size), 0);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size);
-  ::close(fd);
-  return ntohs(at.sin_port);
-}
-
 /// Runs f(rank, rendezvous) on a thread for each rank.
 template <class F>
 void on_ranks(int64_t ranks, milliseconds timeout, F f) {
-  const int port = free_port();
+  const int port = free_port().value();
   std::vector<std::thread> threads;
   for (int64_t r = ranks - 1; r >= 0; --r)
     threads.emplace_back([=] {
@@ -130,7 +118,7 @@ TEST(Rendezvous, WaitingHasAnEnd) {
 TEST(Rendezvous, SaysWhoDidNotCome) {
   RendezvousPlace place;
   place.size = 3;
-  place.port = free_port();
+  place.port = free_port().value();
   auto first = Rendezvous::join(place, 300ms);
   ASSERT_FALSE(first.ok());
   EXPECT_THAT(first.errors()[0].what, HasSubstr("did not come in time: 1, 2"));
@@ -143,7 +131,7 @@ TEST(Rendezvous, SaysWhoDidNotCome) {
 TEST(Rendezvous, StrayConnectionsAreLetGoOf) {
   RendezvousPlace place;
   place.size = 2;
-  place.port = free_port();
+  place.port = free_port().value();
   std::thread stray([&] {
     sockaddr_in at{};
     at.sin_family = AF_INET;
@@ -197,6 +185,32 @@ TEST(RendezvousPlace, EveryFaultAtOnce) {
   for (const auto& d : p.errors()) text.push_back(d.where + " " + d.what);
   EXPECT_THAT(text, ElementsAre("RANK '8' is not a number from 0 to 7",
                                 "MASTER_PORT 'x' is not a number from 1 to 65535", "MASTER_ADDR is not set"));
+}
+
+/// Ranks that MPI (here: threads) brought together tell each other where to meet.
+TEST(Place, IsAgreedOnOverAnotherCommunicator) {
+  auto machines = open_inproc(3, {});
+  std::vector<std::vector<std::string>> got(machines.size());
+  std::vector<RendezvousPlace> places(machines.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < machines.size(); ++r)
+    threads.emplace_back([&, r] {
+      const auto place = rendezvous_over(*machines[r].communicator);
+      ASSERT_TRUE(place.ok()) << to_text(place.errors());
+      places[r] = place.value();
+      auto met = Rendezvous::join(place.value(), 10s);
+      ASSERT_TRUE(met.ok()) << to_text(met.errors());
+      const auto all = met.value()->exchange(std::string(1, static_cast<char>('a' + r)));
+      ASSERT_TRUE(all.ok());
+      got[r] = all.value();
+    });
+  for (std::thread& t : threads) t.join();
+  for (size_t r = 0; r < machines.size(); ++r) {
+    EXPECT_THAT(got[r], ElementsAre("a", "b", "c"));
+    EXPECT_EQ(places[r].rank, static_cast<int64_t>(r));
+    EXPECT_EQ(places[r].local_rank, static_cast<int64_t>(r));  // one host
+    EXPECT_EQ(places[r].port, places[0].port);
+  }
 }
 
 TEST(Nccl, OneRankReducesToItself) {
