@@ -99,11 +99,24 @@ void check_world(const JobSpec& j, Faults& f) {
   const auto& s = j.strategy;
   const int64_t world = j.cluster.ranks(), cut = s.tensor * s.pipeline * s.context;
   if (cut <= 0 || world <= 0) return;
+  // Both grids of a stage must fit in it: that of the dense layers and that of the experts.
+  const int64_t experts = j.model.moe ? s.expert * (s.experts.tensor > 0 ? s.experts.tensor : s.tensor) : 1;
+  const int64_t least =
+      cut <= world && experts > 0 && experts <= world ? s.pipeline * std::lcm(s.tensor * s.context, experts) : cut;
+  const std::string nodes = fmt::format(
+      "cluster.nodes {}", nearest_multiples(j.cluster.nodes, smallest_factor(least, j.cluster.node.devices)));
   if (s.data == 0 && world % cut != 0) {
     f.add("strategy", "{} ranks ({} nodes of {}) are not a multiple of tensor {} x pipeline {} x context {} = {}",
           world, j.cluster.nodes, j.cluster.node.devices, s.tensor, s.pipeline, s.context, cut);
-    f.hint(fmt::format("cluster.nodes {}",
-                       nearest_multiples(j.cluster.nodes, smallest_factor(cut, j.cluster.node.devices))));
+    f.hint(nodes);
+  }
+  if (s.data == 0 && world % least != 0 && experts > 1) {
+    f.add(
+        "strategy.expert",
+        "{} ranks are not a multiple of {}: pipeline {} x the least stage that holds tensor {} x context {} and expert "
+        "{} x tensor {} of experts",
+        world, least, s.pipeline, s.tensor, s.context, s.expert, experts / s.expert);
+    f.hint(nodes);
   }
   if (s.data != 0 && cut * s.data != world) {
     f.add("strategy.data",
