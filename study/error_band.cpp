@@ -19,6 +19,8 @@ constexpr std::string_view kColumns[] = {"kernels", "kind", "runs", "settings", 
 constexpr double kShareBelow = 0.1, kShareAbove = 0.9;
 // A tenth of the runs lies beyond either end: fewer runs than this say nothing about the ends.
 constexpr int64_t kEnoughRuns = 10, kEnoughSettings = 3;
+// Up to here a layer's kernels are about as short as the host needs to issue them.
+constexpr int64_t kSmallHidden = 2048;
 
 struct Weighted {
   double value = 0, weight = 0;
@@ -58,6 +60,7 @@ const ErrorBand* find(std::span<const ErrorBand> bands, std::string_view kernels
 std::string_view words_of(std::string_view kind) {
   if (kind == "experts") return "mixture-of-experts ";
   if (kind == "fp8") return "fp8 ";
+  if (kind == "small") return "small-model ";
   if (kind == "sharded") return "FSDP and ZeRO-3 ";
   return "dense ";
 }
@@ -71,7 +74,7 @@ std::string kind_of(const JobSpec& job) {
     case DataParallel::zero3:
     case DataParallel::fsdp:
     case DataParallel::fsdp2: return "sharded";
-    default: return "dense";
+    default: return job.model.hidden <= kSmallHidden ? "small" : "dense";
   }
 }
 

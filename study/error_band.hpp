@@ -43,7 +43,7 @@ JobBand band_of(const JobSpec&, std::span<const ErrorBand>);
 Result<JobBand> error_band(const JobSpec&);
 
 /// What the errors of a prediction depend on most: "experts", else "fp8", else "sharded" (weights gathered unit by unit),
-/// else "dense".
+/// else "small" (hidden sizes up to 2048: the host decides), else "dense".
 std::string kind_of(const JobSpec&);
 
 /// "h100"; "roofline" for a device without curves.

@@ -9,6 +9,7 @@
 #include "core/spec/read.hpp"
 #include "study/error_band.hpp"
 #include "study/on_threads.hpp"
+#include "study/validate_mechanisms.hpp"
 
 namespace wt::study {
 namespace {
@@ -68,6 +69,8 @@ Row judge(const Case& row, const Mapping& mapping, const MemoryKind& kind, const
   out.vpp = row.vpp.value_or(1);
   out.seq_len = row.seq_len.value_or(0);
   out.out_of_memory_row = row.ran_out_of_memory();
+  out.mechanisms = mechanisms_of(row);
+  out.open = !row.unknown_fields.empty();
 
   out.assumptions = mapping.assumptions;
   out.reason = mapping.skip;
@@ -92,6 +95,10 @@ Row judge(const Case& row, const Mapping& mapping, const MemoryKind& kind, const
     if (measured) out.basis = measured->basis;
     out.kernels = kernels_of(job.value().cluster.device);
     out.kind = kind_of(job.value());
+    if (const auto band = error_band(job.value())) {
+      out.band_low = band.value().low;
+      out.band_high = band.value().high;
+    }
     outcomes.push_back({std::move(prediction.value()), measured ? measured->seconds : 0});
   }
   if (outcomes.empty()) {
@@ -170,6 +177,8 @@ double quantile(std::vector<double> sorted, double q) {
   return i + 1 < sorted.size() ? sorted[i] * (1 - part) + sorted[i + 1] * part : sorted[i];
 }
 
+}  // namespace
+
 ErrorSummary summary_of(const std::vector<const Row*>& rows) {
   ErrorSummary s;
   s.rows = rows.size();
@@ -213,8 +222,6 @@ ErrorSummary summary_of(const std::vector<const Row*>& rows) {
   s.p90 = quantile(errors, 0.9);
   return s;
 }
-
-}  // namespace
 
 std::string_view to_text(RowStatus s) {
   switch (s) {

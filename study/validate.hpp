@@ -56,6 +56,9 @@ struct Row {
   std::map<std::string, double> time_s;  // of the candidate nearest to the middle
   int64_t tp = 1, pp = 1, dp = 1, vpp = 1, seq_len = 0;
   std::string recompute;
+  std::vector<std::string> mechanisms;             // study/validate_mechanisms.hpp
+  bool open = false;                               // the source leaves fields open
+  double band_low = 1, band_high = 1;              // of its kind of job: measured / predicted of 4 of 5 runs
   bool out_of_memory_row = false, agrees = false;  // files of configurations that ran out of memory
 };
 
@@ -95,6 +98,7 @@ std::optional<MeasuredTime> measured_step_time(const Case&, int64_t global_batch
 Result<Validation> validate(const std::vector<CaseFile>& files, const ValidateData&, const Predict&,
                             const ValidateOptions&);
 
+ErrorSummary summary_of(const std::vector<const Row*>&);
 /// Summaries of rows that exist already (the middle of `validate`).
 void summarise(Validation&);
 

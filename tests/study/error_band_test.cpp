@@ -72,6 +72,12 @@ TEST(ErrorBand, AKindThatTooFewRunsHadIsNamed) {
   JobSpec fp8 = job();
   fp8.training.compute_dtype = DType::f8;
   EXPECT_THAT(band_of(fp8, bands).basis, HasSubstr("; 0 of them fp8 with a100 kernels"));
+  JobSpec small = job();
+  small.model.hidden = 2048;
+  EXPECT_EQ(kind_of(small), "small");
+  EXPECT_THAT(band_of(small, bands).basis, HasSubstr("; 0 of them small-model with a100 kernels"));
+  small.model.hidden = 2049;
+  EXPECT_EQ(kind_of(small), "dense");
   JobSpec experts = job();
   experts.model.moe.emplace();
   EXPECT_THAT(band_of(experts, bands).basis, HasSubstr("; 0 of them mixture-of-experts with a100 kernels"));
