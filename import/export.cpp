@@ -70,7 +70,7 @@ Result<Exported> export_job(const JobSpec& job, const Exporter& exporter) {
     for (const Line* l : back.report.of(Fate::missing)) errors.push_back({l->to, "cannot be written", l->why});
     return errors;
   }
-  Exported out{std::move(written.text), std::move(written.beside), {}};
+  Exported out{std::move(written.text), std::move(written.beside), {}, *back.job};
   const Flat now = keys_of(*back.job);
   Flat wanted = keys_of(job);
   if (wanted["strategy.data"] != now.at("strategy.data"))

@@ -37,6 +37,7 @@ struct Exported {
   std::string text;
   std::vector<std::string> beside;
   std::vector<std::string> not_carried;  // "strategy.kept_edges: 2, reads back as -1"
+  JobSpec back;                          // what the text and `beside` read back as
 };
 
 /// Errors: the framework has no such strategy at all, by what its own reader says of the text.

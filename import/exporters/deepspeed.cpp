@@ -12,24 +12,33 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What is cut is what the stage says: Megatron's distributed optimizer cuts what stage 1 cuts.
-int stage_of(DataParallel kind) {
-  switch (kind) {
+/// What is cut is what the stage says: Megatron's distributed optimizer cuts what stage 1 cuts, FSDP all three, or gradients
+/// and states alone where weights stay from forward to backward.
+int stage_of(const StrategySpec& s) {
+  switch (s.data_parallel) {
     case DataParallel::distributed_optimizer:
     case DataParallel::zero1: return 1;
     case DataParallel::zero2: return 2;
     case DataParallel::zero3: return 3;
-    case DataParallel::ddp:
-    case DataParallel::megatron:
     case DataParallel::fsdp:
-    case DataParallel::fsdp2: break;
+      switch (s.fsdp.sharding) {
+        case ShardingKind::no_shard: return 0;
+        case ShardingKind::shard_grad_op:
+        case ShardingKind::hybrid_shard_zero2: return 2;
+        case ShardingKind::full_shard:
+        case ShardingKind::hybrid_shard: return 3;
+      }
+      return 3;
+    case DataParallel::fsdp2: return s.fsdp.reshard_after_forward == 0 ? 2 : 3;
+    case DataParallel::ddp:
+    case DataParallel::megatron: break;
   }
   return 0;
 }
 
 Json zero_of(const StrategySpec& s) {
   Json z;
-  const int stage = stage_of(s.data_parallel);
+  const int stage = stage_of(s);
   z["stage"] = stage;
   if (stage >= 2) z["overlap_comm"] = s.overlap_grad_reduce;
   if (stage >= 1 && s.bucket_elements > 0) z["reduce_bucket_size"] = s.bucket_elements;

@@ -65,9 +65,8 @@ Written write(const JobSpec& j) {
   if (s.recompute.kind == RecomputeKind::full && s.recompute.method == RecomputeMethod::block)
     out += fmt::format("selective_ac_option = \"{}\"\n",
                        std::max<int64_t>(1, j.model.layers / std::max<int64_t>(1, s.recompute.layers)));
-  out +=
-      fmt::format("\n[compile]\nenable = {}\n\n[optimizer]\nname = \"{}\"\n",
-                  t.host_profile == "compiled" ? "true" : "false", t.optimizer == OptimizerKind::sgd ? "SGD" : "AdamW");
+  out += fmt::format("\n[compile]\nenable = {}\n\n[optimizer]\nname = \"{}\"\n",
+                     t.host_profile == "compiled" ? "true" : "false", "AdamW");  // it has no SGD
   return {out, {}};
 }
 

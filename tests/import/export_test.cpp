@@ -1,5 +1,10 @@
 // Export and back: the same plan where the format can say it, and the keys it cannot say by name.
 #include "import/export.hpp"
+
+#include <fmt/format.h>
+
+#include <random>
+
 #include "common.hpp"
 #include "core/lower/lower.hpp"
 #include "core/plan/plan_io.hpp"
@@ -108,6 +113,77 @@ TEST(Export, EveryExporterTakesEveryStrategy) {
       const auto exported = export_job(job_of(std::string("data_parallel: ") + kind, "dropout: true"), *e);
       EXPECT_TRUE(exported) << e->name << " " << kind << ": " << to_text(exported.errors());
     }
+}
+
+/// A legal job of random degrees and switches, as the text of its strategy and training.
+std::pair<std::string, std::string> random_job(std::mt19937& random) {
+  auto one_of = [&](std::initializer_list<const char*> list) {
+    return std::string(*(list.begin() + random() % list.size()));
+  };
+  auto flip = [&] { return one_of({"true", "false"}); };
+  const std::string tensor = one_of({"1", "2", "4"}), pipeline = one_of({"1", "1", "2"});
+  // Units on stages, and sequence parallelism without tensor ranks, are no plans.
+  const std::string kind =
+      pipeline == "1" ? one_of({"ddp", "megatron", "distributed_optimizer", "zero1", "zero2", "zero3", "fsdp", "fsdp2"})
+                      : one_of({"megatron", "distributed_optimizer", "zero1"});
+  std::string strategy = "tensor: " + tensor + ", pipeline: " + pipeline + ", data_parallel: " + kind;
+  if (tensor != "1") strategy += ", sequence_parallel: " + flip();
+  if (pipeline == "1" && kind[0] != 'z' && kind[0] != 'f') strategy += ", context: " + one_of({"1", "2"});
+  strategy += ", gradient_dtype: " + one_of({"fp32", "bf16"}) + ", overlap_grad_reduce: " + flip();
+  if (kind == "distributed_optimizer") strategy += ", overlap_param_gather: " + flip();
+  if (kind == "zero2" || kind == "zero3") strategy += ", bucket_elements: " + one_of({"0", "7000000"});
+  if (kind == "zero3") strategy += ", zero: {persistence_threshold: " + one_of({"100000", "5"}) + "}";
+  if (kind == "fsdp") strategy += ", fsdp: {sharding: " + one_of({"full_shard", "shard_grad_op"}) + "}";
+  if (kind == "fsdp2") strategy += ", fsdp: {reshard_after_forward: " + flip() + "}";
+  strategy += ", recompute: " + one_of({"none", "full", "{kind: full, method: block, layers: 2}"});
+  const std::string training = "dropout: " + flip() + ", gradient_clipping: " + one_of({"0", "1.0", "0.5"}) +
+                               ", optimizer: " + one_of({"adam", "sgd"});
+  return {strategy, training};
+}
+
+// What comes back from a framework's file is a job of that framework: the way there and back loses nothing of it, and its
+// text is the same again.
+TEST(ExportProperty, ASecondTripLosesNothing) {
+  std::mt19937 random(20260);
+  constexpr int kJobs = 20;
+  int trips = 0;
+  for (int n = 0; n < kJobs; ++n) {
+    const auto [strategy, training] = random_job(random);
+    const JobSpec job = job_of(strategy, training);
+    if (!lower::lower(job)) continue;
+    for (const Exporter* e : all_exporters()) {
+      SCOPED_TRACE(fmt::format("{}: {{{}}} {{{}}}", e->name, strategy, training));
+      const auto first = export_job(job, *e);
+      if (!first) continue;  // refused in the framework's words
+      const auto second = export_job(first.value().back, *e);
+      ASSERT_TRUE(second) << to_text(second.errors());
+      EXPECT_THAT(second.value().not_carried, IsEmpty());
+      const auto third = export_job(second.value().back, *e);
+      ASSERT_TRUE(third) << to_text(third.errors());
+      EXPECT_EQ(third.value().text, second.value().text);
+      EXPECT_EQ(third.value().beside, second.value().beside);
+      if (lower::lower(first.value().back)) {
+        EXPECT_EQ(digest_of(second.value().back), digest_of(first.value().back));
+      }
+      ++trips;
+    }
+  }
+  EXPECT_GT(trips, kJobs);
+}
+
+// A job that cuts its weights over the ranks is not written as one that keeps them whole.
+TEST(Export, DeepSpeedCutsWhatFsdpCuts) {
+  const std::pair<const char*, const char*> stages[] = {
+      {"data_parallel: fsdp", "3"},
+      {"data_parallel: fsdp, fsdp: {sharding: shard_grad_op}", "2"},
+      {"data_parallel: fsdp, fsdp: {sharding: no_shard}", "0"},
+      {"data_parallel: fsdp2", "3"},
+      {"data_parallel: fsdp2, fsdp: {reshard_after_forward: false}", "2"}};
+  for (const auto& [strategy, stage] : stages) {
+    const auto exported = export_job(job_of(strategy, "dropout: false"), *find_exporter("deepspeed"));
+    ASSERT_TRUE(exported) << to_text(exported.errors());
+    EXPECT_THAT(exported.value().text, HasSubstr(fmt::format("\"stage\": {}", stage))) << strategy;
+  }
 }
 
 }  // namespace
