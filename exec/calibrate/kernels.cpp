@@ -91,6 +91,42 @@ void cut_tensors(JobSpec& j, int64_t ranks) {
   j.training.global_batch = j.training.micro_batch * kMicroBatches;
 }
 
+/// Layers of experts, so many on each rank, under the even load; each expert an eighth to a half of a dense MLP.
+JobSpec with_experts(const Shape& s, int64_t on_a_rank, int64_t ranks, DType precision) {
+  ModelSpec m = llama(s);
+  m.moe = MoeSpec{.experts = on_a_rank * ranks, .top_k = 2, .ffn_hidden = s.ffn / on_a_rank};
+  JobSpec j = job_of(std::move(m), s, ranks, precision);
+  j.name += " experts";
+  j.strategy.expert = ranks;
+  return j;
+}
+
+/// Sequences shared by all ranks.
+JobSpec with_context(const Shape& s, ContextExchange exchange, int64_t ranks, DType precision) {
+  JobSpec j = job_of(llama(s), s, ranks, precision);
+  j.name += " context";
+  j.strategy.context = ranks;
+  j.strategy.context_exchange = exchange;
+  j.training.global_batch = j.training.micro_batch * kMicroBatches;
+  return j;
+}
+
+/// Latent attention with the proportions of DeepSeek-V2: a rope part of half the rest, values as wide as that.
+JobSpec with_latent(const Shape& s, int64_t ranks, DType precision) {
+  ModelSpec m = llama(s);
+  const int64_t d = s.hidden / s.heads / 2 * 2;
+  m.kv_heads = m.heads;
+  m.mla = MlaSpec{.q_lora_rank = s.hidden / 2,
+                  .kv_lora_rank = s.hidden / 4,
+                  .qk_nope_head_dim = d,
+                  .qk_rope_head_dim = d / 2,
+                  .v_head_dim = d};
+  m.head_dim = d + d / 2;
+  JobSpec j = job_of(std::move(m), s, ranks, precision);
+  j.name += " latent";
+  return j;
+}
+
 }  // namespace
 
 std::vector<JobSpec> probe_jobs(int64_t ranks, DType precision, Extent extent) {
@@ -111,6 +147,9 @@ std::vector<JobSpec> probe_jobs(int64_t ranks, DType precision, Extent extent) {
   std::vector<JobSpec> jobs;
   if (extent == Extent::quick) {
     for (const Shape& s : {gpts[0], gpts[1]}) jobs.push_back(job_of(gpt(s), s, ranks, precision));
+    jobs.push_back(with_experts(gpts[1], 2, ranks, precision));
+    if (ranks > 1 && gpts[1].sequence % (2 * ranks) == 0)
+      jobs.push_back(with_context(gpts[1], ContextExchange::ring, ranks, precision));
     return jobs;
   }
   for (const Shape& s : gpts) jobs.push_back(job_of(gpt(s), s, ranks, precision));
@@ -129,6 +168,14 @@ std::vector<JobSpec> probe_jobs(int64_t ranks, DType precision, Extent extent) {
       jobs.push_back(cut);
     }
   }
+  for (const int64_t on_a_rank : {2, 4})
+    for (const Shape& s : {llamas[0], llamas[1], llamas[2]})
+      jobs.push_back(with_experts(s, on_a_rank, ranks, precision));
+  for (const Shape& s : {llamas[0], llamas[2]}) jobs.push_back(with_latent(s, ranks, precision));
+  for (const Shape& s : {llamas[0], llamas[1]})
+    for (const auto exchange : {ContextExchange::ring, ContextExchange::all_gather, ContextExchange::all_to_all})
+      if (ranks > 1 && s.sequence % (2 * ranks) == 0 && s.kv_heads % ranks == 0)
+        jobs.push_back(with_context(s, exchange, ranks, precision));
   return jobs;
 }
 

@@ -68,6 +68,11 @@ Trained train(const plan::Plan& p, const TrainOptions& options) {
   run.execute.learning_rate.peak = options.learning_rate;
   run.execute.tokens = tokens.get();
   if (options.weights) run.inspect = [&](Executor& e) { collector.add(e, out); };
+  if (options.loss_scale)
+    run.begin = [&](Executor& e) {
+      e.state().loss_scale.scale = *options.loss_scale;
+      return ok_status();
+    };
   auto machines = open_inproc(p.mesh.ranks(), options.inproc);
   const auto summary = run_ranks(p, machines, run);
   if (!summary) {

@@ -27,7 +27,8 @@ struct TrainOptions {
   int64_t steps = 20;
   double learning_rate = 1e-2;
   std::optional<DType> floats = DType::f64;
-  bool weights = true;  // bring them back; sharded ones are whole only while they are used
+  bool weights = true;               // bring them back
+  std::optional<double> loss_scale;  // fp16: to begin with
   InprocOptions inproc;
   TrainOptions() { inproc.poison = true; }
 };

@@ -50,6 +50,9 @@ TEST(Calibrate, MeasuresEveryKernelOfTheJobsAndEveryTransfer) {
   }
   EXPECT_TRUE(kernels.contains("attention_backward"));
   EXPECT_TRUE(kernels.contains("adam"));
+  for (const char* of_strategies : {"route_forward", "permute", "regroup", "grouped_gemm", "expert_activation_backward",
+                                    "block_attention_forward", "merge_attention"})
+    EXPECT_TRUE(kernels.contains(of_strategies)) << of_strategies;
   EXPECT_EQ(products, (std::set<std::string>{"", "transpose_b", "transpose_a accumulate"}));
   std::set<TransferKind> kinds;
   for (const TransferCurve& t : c.transfers) kinds.insert(t.kind);
@@ -63,9 +66,24 @@ TEST(Calibrate, WritesWhatTheReaderReads) {
   EXPECT_TRUE(read.value() == c);
 }
 
-TEST(Calibrate, GivesASimulationItsTimes) {
+/// Every probe has a plan, on as many ranks as a machine may have.
+TEST(Calibrate, HasProbesForEveryNumberOfRanks) {
+  for (const int64_t ranks : {1, 2, 3, 4, 8, 16})
+    for (const DType precision : {DType::f32, DType::bf16})
+      for (const JobSpec& job : probe_jobs(ranks, precision, Extent::full)) {
+        const auto plan = lower::lower(job);
+        ASSERT_TRUE(plan.ok()) << job.name << " on " << ranks << " ranks: " << to_text(plan.errors());
+        EXPECT_EQ(plan.value().programs.size(), 1u) << job.name;
+        EXPECT_EQ(plan.value().mesh.ranks(), ranks);
+      }
+}
+
+class Predicted : public testing::TestWithParam<size_t> {};
+
+/// Of a probe of dense layers, of experts and of ranks that share sequences: each kernel has a measured curve.
+TEST_P(Predicted, GivesASimulationItsTimes) {
   const ClusterSpec& c = two_ranks().cluster;
-  JobSpec job = probe_jobs(2, DType::f32, Extent::quick)[0];
+  JobSpec job = probe_jobs(2, DType::f32, Extent::quick).at(GetParam());
   job.cluster = c;
   const auto plan = lower::lower(job);
   ASSERT_TRUE(plan.ok()) << to_text(plan.errors());
@@ -81,6 +99,8 @@ TEST(Calibrate, GivesASimulationItsTimes) {
   EXPECT_GT(run.value().step_time.seconds(), 1e-5);
   EXPECT_LT(run.value().step_time.seconds(), 10);
 }
+
+INSTANTIATE_TEST_SUITE_P(Probes, Predicted, testing::Values(0, 2, 3));
 
 TEST(Calibrate, TellsHowFarEveryCurveIsFromItsPoints) {
   const std::string table = print_residuals(two_ranks());
