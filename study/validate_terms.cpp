@@ -11,7 +11,6 @@ namespace {
 /// What of a row's experts and latent attention cannot be run.
 std::string experts_not_built(const Case& row) {
   if (!row.moe && row.ep.value_or(1) > 1) return "the experts are not published";
-  if (row.mla && precision_of(row.precision) == "fp8") return "fp8 products of latent attention are not built yet";
   if (!row.moe) return "";
   if (row.moe->experts < 1 || row.moe->top_k < 1 || row.moe->ffn_hidden < 1) return "the experts are not published";
   if (row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) return "experts in sharded units are not built yet";

@@ -136,10 +136,12 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
     f.shape = w.shape;
     q.fresh = c.add_buffer(std::move(f));
   }
-  q.weight = c.add_buffer(w);
-  q.gradient = c.add_buffer(std::move(g));
   // The router's products stay as they are.
   const bool product = per_layer && w.shape.size() >= 2 && name != "router";
+  q.kept_narrow = c.narrow() && product && c.training().fp8_params;
+  if (q.kept_narrow) w.dtype = DType::f8;
+  q.weight = c.add_buffer(w);
+  q.gradient = c.add_buffer(std::move(g));
   if (c.narrow() && product) {
     w.view = false;
     w.role = Role::copy;
@@ -148,7 +150,7 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
     w.init_scale = 0;
     if (has_units(c.strategy())) w.scope = Scope::invocation;  // made again from what was gathered
     w.name = name + ".f8";
-    q.narrow = c.add_buffer(w);
+    if (!q.kept_narrow) q.narrow = c.add_buffer(w);
     w.name = name + ".f8t";
     q.narrow_transposed = c.add_buffer(std::move(w));
   }

@@ -61,9 +61,6 @@ void check_latent(const JobSpec& j, Faults& f) {
     f.add("strategy.attention", "latent attention is fused"), f.hint("legal: flash");
   if (j.strategy.keep_gathered)
     f.add("strategy.keep_gathered", "with latent attention cannot be planned yet"), f.hint("legal: false");
-  if (j.training.compute_dtype == DType::f8)
-    f.add("training.precision", "fp8 products of latent attention cannot be planned yet"),
-        f.hint("legal: bf16, fp16, fp32");
 }
 
 void check_model(const JobSpec& j, Faults& f) {
@@ -322,6 +319,13 @@ void check_precision(const JobSpec& j, Faults& f) {
   const TrainingSpec& t = j.training;
   const DataParallel kind = j.strategy.data_parallel;
   const bool fsdp = kind == DataParallel::fsdp || kind == DataParallel::fsdp2;
+  if (t.fp8_params && t.compute_dtype != DType::f8)
+    f.add("training.fp8_params", "has no effect without precision: fp8"), f.hint("legal: false");
+  else if (t.fp8_params && (!t.master_weights || !(kind == DataParallel::megatron || kind == DataParallel::ddp ||
+                                                   kind == DataParallel::distributed_optimizer)))
+    f.add("training.fp8_params", "8-bit weights with data_parallel: {}{} cannot be planned", to_text(kind),
+          t.master_weights ? "" : " and no master weights"),
+        f.hint("legal: false, or data_parallel: megatron, distributed_optimizer with master_weights: true");
   bool legal = false;
   switch (t.compute_dtype) {
     case DType::f32: legal = t.param_dtype == DType::f32; break;

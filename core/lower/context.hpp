@@ -55,6 +55,7 @@ struct Parameter {
   BufferId fresh;                      // without gradient fusion: this micro-batch's gradient of a matrix
   BufferId loaded;                     // DeepSpeed: as the model was built, before weights are flattened
   BufferId narrow, narrow_transposed;  // fp8 products: this step's 8-bit copies, as stored and transposed
+  bool kept_narrow = false;            // the weight itself is 8-bit (fp8_params): it needs no copy as stored
 };
 
 /// Indices into Context::parameters; -1: the model has none.
@@ -70,6 +71,7 @@ struct ParameterIds {
 /// What latent attention leaves for its backward beside qkv.
 struct LatentBuffers {
   BufferId q_down, q_stats, q_normed, kv_down, kv_stats, kv_normed;
+  BufferId q_normed_f8, kv_normed_f8;  // fp8 products
 };
 
 /// What a layer of experts leaves for its backward, in the place of the MLP's.
@@ -115,6 +117,7 @@ struct LatentTransients {
   BufferId q_full, q, kv, kv_rope, k_rope, k_rope_full, kv_full;
   BufferId d_q, d_q_full, d_q_normed, d_q_down, d_kv, d_k_rope_full, d_k_rope, d_kv_full, d_kv_normed, d_kv_down,
       d_kv_rope, d_x_q, d_x_kv, d_x;
+  BufferId q_full_f8, kv_full_f8, d_q_f8, d_q_down_f8, d_kv_f8, d_kv_rope_f8;  // fp8 products
 };
 
 /// Rows on their way to experts and back, with the weights of the choices.
@@ -204,6 +207,7 @@ struct ChunkPart {
     std::vector<Instance> members;  // in the order in which gradients become ready
     int64_t elements = 0;           // padded
     bool expert = false;            // of experts: reduced over the copies of those
+    bool narrow_weights = false;    // 8-bit weights (fp8_params)
     BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
     BufferId low_gradient;        // beside fp32 gradients: what autograd made, in the dtype of the weights
     BufferId flat, wide, narrow;  // copies of GradientCopies: of the bucket, in fp32, in the dtype of the weights
@@ -285,6 +289,8 @@ struct Context {
   }
 };
 
+/// Of the weights in a bucket.
+inline DType weight_dtype(const Context& c, const ChunkPart::Bucket& k) { return k.narrow_weights ? DType::f8 : c.act; }
 /// Times that a 16-bit tensor is read to make its 8-bit copies: a scale of its own maximum needs a pass before the cast.
 inline int64_t narrowing_passes(const Context& c) { return c.training().fp8_recipe == Fp8Recipe::current ? 2 : 1; }
 /// Calls f(first, layers, kind) for each run of layers of one kind.

@@ -172,6 +172,7 @@ void describe(V& v, FabricSpec& f) {
   v.integer("nics_per_node", f.nics_per_node, Range{0, 1024}, kOptional);
   v.rate("nic_bandwidth", f.nic_bandwidth, kOptional);
   v.number("nic_efficiency", f.nic_efficiency, 0, 1, kOptional);
+  v.number("alltoall_efficiency", f.alltoall_efficiency, 0, 1, kOptional);
   v.time("latency", f.latency, kOptional);
   v.flag("rail_optimised", f.rail_optimised, kOptional);
   v.number("oversubscription", f.oversubscription, 0.01, 1000, kOptional);
@@ -307,6 +308,7 @@ void describe(V& v, TrainingSpec& t) {
   v.dtype("param_dtype", t.param_dtype, kOptional);
   v.flag("master_weights", t.master_weights, kOptional);
   v.choice("fp8_recipe", t.fp8_recipe, kOptional);
+  v.flag("fp8_params", t.fp8_params, kOptional);
   v.choice("optimizer", t.optimizer, kOptional);
   v.flag("fused_optimizer", t.fused_optimizer, kOptional);
   v.dtype("moment_dtype", t.moment_dtype, kOptional);

@@ -65,6 +65,7 @@ void drop_idle(Node& strategy, Node& training, const Node& job) {
   if (kind != "megatron" || effective(strategy, "strategy", "gradient_dtype") == "fp32")
     if (scalar_of(strategy, "gradient_copies") == "flat_step") remove(strategy, "gradient_copies");
   if (effective(training, "training", "loss") == "full_vocabulary") remove(training, "fused_loss");
+  if (kind != "megatron" && kind != "ddp" && kind != "distributed_optimizer") remove(training, "fp8_params");
   if (recompute_of(job) != "full") remove(strategy, "recompute");  // how the blocks are recomputed
   remove(strategy, "partition");  // of published rows: how layers that do not divide are split
 }

@@ -125,9 +125,10 @@ enum class FabricKind : uint8_t { none, infiniband, roce, ethernet, efa, slingsh
 struct FabricSpec {
   FabricKind kind = FabricKind::none;
   int64_t nics_per_node = 0;
-  BytesPerSecond nic_bandwidth;  // one NIC, one direction, nominal
-  double nic_efficiency = 0;     // share that a large NCCL message reaches; 0: by kind (data/fabrics.csv)
-  Time latency;                  // extra one-way latency over NCCL's NET constant
+  BytesPerSecond nic_bandwidth;    // one NIC, one direction, nominal
+  double nic_efficiency = 0;       // share that a large NCCL message reaches; 0: by kind (data/fabrics.csv)
+  double alltoall_efficiency = 0;  // share of the NICs that NCCL's all-to-all reaches; 0: data/nccl/generation.csv
+  Time latency;                    // extra one-way latency over NCCL's NET constant
   bool rail_optimised = true;
   double oversubscription = 1;  // leaf uplinks: nominal bandwidth below / above
   int64_t nodes_per_leaf = 0;   // 0: unknown; nodes under one leaf group see no oversubscription
@@ -335,6 +336,7 @@ struct TrainingSpec {
   DType param_dtype = DType::bf16;    // of the weights as they are kept between their uses
   bool master_weights = true;         // fp32 copy in the optimizer
   Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
+  bool fp8_params = false;  // weights of fp8 products are kept, and gathered, in 8 bits alone (--fp8-param-gather)
   OptimizerKind optimizer = OptimizerKind::adam;
   bool fused_optimizer =
       true;  // Adam in one kernel; else every operation of it is a pass of its own (torch, not fused)

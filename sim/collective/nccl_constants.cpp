@@ -195,6 +195,7 @@ Result<NcclConstants> NcclConstants::read(const ClusterSpec& cluster, const std:
   if (!in.errors.empty()) return in.errors;
 
   if (cluster.fabric.nic_efficiency > 0) c.net_efficiency = cluster.fabric.nic_efficiency;
+  if (cluster.fabric.alltoall_efficiency > 0) c.alltoall_net = cluster.fabric.alltoall_efficiency;
   if (cluster.fabric.latency > Time()) c.net_latency_us = cluster.fabric.latency.seconds() * 1e6;
   return c;
 }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -112,8 +113,9 @@ void make_buckets(Context& c, ChunkPart& part) {
   auto order = registration(c, part);
   std::reverse(order.begin(), order.end());  // gradients become ready from the loss backwards
 
-  // Gradients of experts, reduced over other ranks, fill buckets of their own beside those of the rest. Whichever closes
-  // first stands first: its gradients are ready before those of the next.
+  // Gradients of experts, reduced over other ranks, fill buckets of their own beside those of the rest, and so do 8-bit
+  // weights (Megatron: a buffer for each dtype of parameters). Whichever closes first stands first: its gradients are ready
+  // before those of the next.
   std::vector<ChunkPart::Bucket>& buckets = part.buckets;
   // The two copies of a tied table meet after the reduce-scatter: alone in a bucket, both are cut in the same pieces
   // (Megatron's shared_embedding rule).
@@ -127,8 +129,10 @@ void make_buckets(Context& c, ChunkPart& part) {
     bool open = false;
     double size = 0;
     int64_t begun = 0;
-  } filling[2] = {{rule_of(c, part, c.n.dp), {}}, {rule_of(c, part, c.n.edp), {}}};
-  filling[1].bucket.expert = true;
+  };
+  // The last to close, the first here, has the embedding.
+  std::array<Filling, 4> filling;
+  for (size_t i = 0; i < filling.size(); ++i) filling[i].rule = rule_of(c, part, i % 2 == 0 ? c.n.dp : c.n.edp);
   auto close = [&](Filling& f) {
     if (!f.open) return;
     f.bucket.elements = round_up(f.bucket.elements, f.rule.pad);
@@ -137,13 +141,14 @@ void make_buckets(Context& c, ChunkPart& part) {
   };
   for (const auto& [parameter, layer] : order) {
     const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
-    Filling& f = filling[q.expert ? 1 : 0];
+    Filling& f = filling[(q.expert ? 1 : 0) + (q.kept_narrow ? 2 : 0)];
     const double units = static_cast<double>(q.elements * f.rule.unit);
     if (alone(parameter)) close(f);
     if (f.rule.close_before && f.size + units > (f.begun <= 1 ? f.rule.first_limit : f.rule.limit)) close(f);
     if (!f.open) {
       f.bucket = {};
       f.bucket.expert = q.expert;
+      f.bucket.narrow_weights = q.kept_narrow;
       f.size = 0;
       f.open = true;
       ++f.begun;
@@ -155,8 +160,7 @@ void make_buckets(Context& c, ChunkPart& part) {
     const double close_at = f.begun <= 1 ? f.rule.first_limit : f.rule.limit;
     if ((!f.rule.close_before && f.size >= close_at) || alone(parameter)) close(f);
   }
-  close(filling[1]);  // the embedding's gradient is the last
-  close(filling[0]);
+  for (size_t i = filling.size(); i-- > 0;) close(filling[i]);  // the embedding's gradient is the last
 
   plan::Part& out = c.plan.parts[part.id.v];
   const GradientCopies copies = gradient_copies(c.strategy());
@@ -178,10 +182,10 @@ void make_buckets(Context& c, ChunkPart& part) {
       if (!view && scope == Scope::persistent) out.persistent.push_back(id);
       return id;
     };
-    k.weight = make("weights", Role::weight, c.act, k.elements);
+    k.weight = make("weights", Role::weight, weight_dtype(c, k), k.elements);
     k.gradient = make("grads", Role::gradient, c.grad, k.elements);
     if (sharded) {
-      k.weight_shard = make("weights_shard", Role::weight, c.act, shard, true);
+      k.weight_shard = make("weights_shard", Role::weight, weight_dtype(c, k), shard, true);
       k.gradient_shard = make("grads_shard", Role::gradient, c.grad, shard, true);
       out.views.push_back({k.weight_shard, k.weight, 0, 0, 0, 0, c.copies_group(k)});
       out.views.push_back({k.gradient_shard, k.gradient, 0, 0, 0, 0, c.copies_group(k)});
@@ -379,8 +383,9 @@ bool ReduceHooks::ready(size_t bucket, int64_t layer) const {
 std::optional<uint32_t> gather_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
   const ChunkPart::Bucket& k = part.buckets[index];
   if (c.copies(k) == 1 || !shards_optimizer(c.strategy())) return std::nullopt;
-  plan::Collective body{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.copies_group(k),
-                        k.elements * size_of(c.act)};
+  const DType dtype = weight_dtype(c, k);
+  plan::Collective body{plan::CollectiveKind::all_gather, plan::Reduction::sum, dtype, c.copies_group(k),
+                        k.elements * size_of(dtype)};
   return b.op(fmt::format("{} all-gather {}", k.expert ? "edp" : "dp", index), Phase::optimizer, Stream::data, body,
               {ref(k.weight_shard)}, {ref(k.weight)});
 }

@@ -172,13 +172,13 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
       gradient_size = 4;
     }
     const BufferRef w = ref(k.weight_shard), master = k.master.valid() ? ref(k.master) : w;
-    const int64_t state = k.master.valid() ? 4 : size_of(c.act);
+    const int64_t stored = size_of(weight_dtype(c, k)), state = k.master.valid() ? 4 : stored;
     if (c.training().optimizer == OptimizerKind::adam) {
       Refs reads{g};
       if (clipped) reads.push_back(ref(c.grad_norm));
       for (const auto& r : {master, ref(k.moment1), ref(k.moment2)}) reads.push_back(r);
       const BufferRef writes[] = {w, master, ref(k.moment1), ref(k.moment2)};
-      Compute op = adam(n, {gradient_size, state, 2 * moment, k.master.valid() ? size_of(c.act) : 0},
+      Compute op = adam(n, {gradient_size, state, 2 * moment, k.master.valid() ? stored : 0},
                         c.training().fused_optimizer, clipped);
       op.scalar = c.training().gradient_clipping;
       b.op("adam", Phase::optimizer, Stream::compute, op, reads, writes);
@@ -201,7 +201,12 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
 void narrow_layer(BlockBuilder& b, const Context& c, LayerKind kind, int offset, Phase phase) {
   for (size_t k = 0; k < c.parameters.size(); ++k) {
     const Parameter& q = c.parameters[k];
-    if (!q.narrow.valid() || !c.of_layer(static_cast<int>(k), kind)) continue;
+    if (!q.narrow_transposed.valid() || !c.of_layer(static_cast<int>(k), kind)) continue;
+    if (q.kept_narrow) {
+      b.compute("fp8 weights", phase, flat(Kernel::cast, DType::f8, q.elements, q.elements, q.elements, 0),
+                {c.weight(static_cast<int>(k), offset)}, {ref(q.narrow_transposed, offset)});
+      continue;
+    }
     const int64_t passes = narrowing_passes(c);
     Compute op = flat(Kernel::cast, DType::f8, q.elements, passes * q.elements * size_of(c.act), 2 * q.elements, 2);
     op.launches = static_cast<uint16_t>(passes);

@@ -73,8 +73,9 @@ void setup_blocks(Context& c, ChunkPart& part) {
       b.segment(first, 1, layers);
       b.op("fp8 weights", Phase::load, Stream::compute, plan::Join{}, {}, {});
       for (size_t k = 0; k < c.parameters.size(); ++k)
-        if (const Parameter& q = c.parameters[k]; q.narrow.valid() && c.of_layer(static_cast<int>(k), kind)) {
-          b.reserve_here(ref(q.narrow));
+        if (const Parameter& q = c.parameters[k];
+            q.narrow_transposed.valid() && c.of_layer(static_cast<int>(k), kind)) {
+          if (q.narrow.valid()) b.reserve_here(ref(q.narrow));
           b.reserve_here(ref(q.narrow_transposed));
         }
     });
@@ -98,8 +99,8 @@ void setup_blocks(Context& c, ChunkPart& part) {
     for (const auto& k : part.buckets) {
       if (!k.master.valid()) continue;
       const plan::Buffer& m = c.plan.buffer(k.master);
-      plan::Compute cast =
-          streaming(Kernel::cast, DType::f32, 1, m.elements(), m.elements() * size_of(c.act), m.bytes().n, 0);
+      plan::Compute cast = streaming(Kernel::cast, DType::f32, 1, m.elements(),
+                                     m.elements() * size_of(weight_dtype(c, k)), m.bytes().n, 0);
       cast.dims = {m.elements()};
       b.compute("master weights", Phase::optimizer_state, cast, {ref(k.clone.valid() ? k.clone : k.weight_shard)},
                 {ref(k.master)});
