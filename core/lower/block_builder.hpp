@@ -87,6 +87,9 @@ class BlockBuilder {
   /// Buffers of micro-batch scope that a backward makes for its weight gradients.
   void hand_on(std::span<const BufferId> buffers) { handed_.assign(buffers.begin(), buffers.end()); }
 
+  /// What ops of this segment wrote of the layer at this offset for its backward.
+  std::vector<BufferId> saved_by_layer(int layer_offset) const;
+
   bool empty() const { return block_.ops.empty(); }
   plan::Block finish();
 
