@@ -180,6 +180,55 @@ void BM_simulate_all_ranks_native_trace(benchmark::State& state) {
 }
 BENCHMARK(BM_simulate_all_ranks_native_trace)->Unit(benchmark::kMillisecond);
 
+/// Building and simulating other strategies on 1,024 ranks, folded, with the models.
+struct Variant {
+  const char* name;
+  const char* job;
+  std::vector<std::string> overrides;
+};
+const char* const kDense = "/examples/llama3-70b-1024-h100.yaml";
+const char* const kExperts = "/examples/mixtral-8x22b-256-h100-overlap.yaml";
+const char* const kShards = "/examples/llama3-405b-512-h100-fsdp2-pp.yaml";
+std::vector<std::string> on_a_v(const char* schedule) {
+  return {std::string("strategy.schedule=") + schedule, "strategy.virtual_stages=2", "strategy.pipeline=8",
+          "strategy.data=16"};
+}
+const Variant kVariants[] = {
+    {"looped-bfs", kDense, {"strategy.schedule=looped-bfs"}},
+    {"zb-h2", kDense, {"strategy.schedule=zb-h2", "strategy.virtual_stages=1"}},
+    {"zb-v", kDense, on_a_v("zb-v")},
+    {"v-half", kDense, on_a_v("v-half")},
+    {"v-min", kDense, on_a_v("v-min")},
+    {"dualpipe-v", kDense, on_a_v("dualpipe-v")},
+    {"layout",
+     kDense,
+     {"strategy.virtual_stages=1", "strategy.schedule=1f1b", "strategy.pipeline_layout=Et*20|(t*20|)*2t*20L"}},
+    {"recomputed_parts", kDense, {"strategy.recompute.kind=selective", "strategy.recompute.modules=layernorm mlp"}},
+    {"overlapped_passes", kExperts, {"cluster.nodes=128", "training.global_batch=1024"}},
+    {"fsdp2_on_stages", kShards, {"cluster.nodes=128", "training.global_batch=128"}},
+    {"fsdp2_on_stages_and_context",
+     kShards,
+     {"cluster.nodes=128", "training.global_batch=64", "strategy.context=2", "training.seq_len=65536"}},
+};
+
+void BM_lower_and_simulate(benchmark::State& state) {
+  const Variant& v = kVariants[static_cast<size_t>(state.range(0))];
+  const auto read = read_job(std::string(WT_SOURCE_DIR) + v.job, v.overrides);
+  WT_CHECK(read.ok(), "{}: {}", v.name, to_text(read.errors()));
+  const JobSpec& j = read.value();
+  const auto loaded = load_models(j.cluster);
+  WT_CHECK(loaded.ok() && j.cluster.ranks() == 1024);
+  for (auto _ : state) {
+    const auto plan = lower::lower(j);
+    WT_CHECK(plan.ok(), "{}: {}", v.name, to_text(plan.errors()));
+    auto result = simulate(plan.value(), j.cluster, j.training, loaded.value(), {});
+    WT_CHECK(result.ok(), "{}: {}", v.name, to_text(result.errors()));
+    benchmark::DoNotOptimize(result.value().step_time);
+  }
+  state.SetLabel(v.name);
+}
+BENCHMARK(BM_lower_and_simulate)->DenseRange(0, std::size(kVariants) - 1)->Unit(benchmark::kMicrosecond);
+
 /// 16,384 ranks, none folded.
 void BM_simulate_16384_ranks(benchmark::State& state) {
   JobSpec big = job();

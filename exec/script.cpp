@@ -118,9 +118,11 @@ class Writer {
             t.invocation = i;
             t.instance = instance++;
             t.layer = segment.first_layer < 0 ? -1 : segment.first_layer + segment.layer_step * static_cast<int32_t>(n);
-            if (order[i].bindings > 0) {
-              t.chunk = order[i].binding[0].chunk;
-              t.micro_batch = order[i].binding[0].micro_batch;
+            if (order[i].bindings > 0) {  // of a pair: that of the first operand
+              const Range& operands = t.body().reads.count ? t.body().reads : t.body().writes;
+              const Binding& bound = order[i].binding[operands.count ? block.refs[operands.begin].binding : 0];
+              t.chunk = bound.chunk;
+              t.micro_batch = bound.micro_batch;
             }
             add(order[i], segment, t, out);
           }

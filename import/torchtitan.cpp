@@ -6,7 +6,6 @@
 #include <map>
 
 #include "import/deepspeed.hpp"
-#include "import/hf_trainer.hpp"
 
 namespace wt::import {
 
@@ -117,6 +116,7 @@ void read_data_parallel(Parts& p, Draft& d, bool whole) {
   else if (reshard)
     d.take(reshard->at("fsdp_reshard_after_forward"), word, "strategy.fsdp.reshard_after_forward",
            word == "never" || (word == "default" && pipeline) ? "false" : "true");
+  if (pipeline) d.fall_back("strategy.fsdp.no_sync", "true", "torch's pipeline stages reduce once a step");
   d.fall_back("strategy.fsdp.wrap", old ? "block" : "block_and_ends",
               old ? "files with batch_size: embedding and head belong to the root"
                   : "embedding, and norm with head, are units of their own");
@@ -311,7 +311,8 @@ void read_training(Parts& p, Draft& d, bool whole) {
   }
   if (const auto dtype = t.text("dtype"); dtype && *dtype != "float32")
     d.not_carried(t.at("dtype"), *dtype, "shards and moments in 16 bit: --set training.master_weights=false");
-  if (t.flag("enable_cpu_offload").value_or(false)) take_fsdp_offload(d, t.at("enable_cpu_offload"), "true");
+  if (t.flag("enable_cpu_offload").value_or(false))
+    d.take(t.at("enable_cpu_offload"), "true", "strategy.offload.parameters", "cpu");
   t.take_integer("seed", "training.seed");
   if (const auto steps = t.integer("steps")) {
     const Origin from = t.at("steps");
@@ -345,7 +346,11 @@ void read_recompute(Parts& p, Draft& d, bool whole) {
     if (mode == "full") d.fall_back("strategy.recompute.layers", "1", "full: each block is one checkpoint");
     if (c.has("selective_ac_option")) d.ignore(c.at("selective_ac_option"), option, "of mode selective only");
   } else if (mode == "selective" && option == "op") {
-    d.not_carried(from, "selective, op", "saves a list of ops and recomputes the rest, not built yet; planned as none");
+    d.take(from, "selective, op", "strategy.recompute.kind", "selective");
+    // Reduce-scatters are on the list of ops to save: with tensor parallelism the output projection is one.
+    const bool cut = count(p, "tensor_parallel_degree", 1) > 1;
+    d.take(from, "selective, op", "strategy.recompute.modules", cut ? "layernorm act" : "layernorm act residual",
+           "saves products and attention; the one of the gated products that is recomputed is planned as kept");
   } else if (mode == "selective") {
     const auto every = whole_number(option);
     if (!every || *every < 1)

@@ -13,7 +13,6 @@
 #include "core/trace/trace.hpp"
 #include "sim/collective/collective_cost.hpp"
 #include "sim/cost/compute_cost.hpp"
-#include "sim/cost/host_cost.hpp"
 #include "sim/price/pricing.hpp"
 
 namespace wt::sim {
@@ -22,7 +21,6 @@ namespace wt::sim {
 struct Models {
   ComputeCost compute;
   CollectiveCost collective;
-  HostCost host;
 };
 Result<Models> load_models(const ClusterSpec& cluster);
 

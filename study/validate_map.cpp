@@ -182,6 +182,12 @@ void RowMapper::sharding() {
       strategy()["fsdp"]["shard_size"] = group;
     }
   }
+  if ((kind == "fsdp" || kind == "fsdp2") && pp_ > 1) {
+    // torch.distributed.pipelining/stage.py: gradients are reduced after the last micro-batch; torchtitan's and AutoModel's
+    // fully_shard: reshard_after_forward is off on pipeline stages.
+    strategy()["fsdp"]["no_sync"] = true;
+    if (kind == "fsdp2") strategy()["fsdp"]["reshard_after_forward"] = false;
+  }
   if (row_.unknown("zero_stage") && dp_ > 1 && differs) {
     const auto kinds = [zero = kind_at("0"), one = kind_at("1")](YAML::Node job, const std::string& v) {
       const std::string& kind_of_stage = v == "0" ? zero : one;
@@ -246,14 +252,14 @@ void RowMapper::batch() {
 }
 
 void RowMapper::recompute() {
-  if (const int64_t layers = offloaded_layers(row_); layers > 0) {
-    strategy()["offload"]["activation_layers"] = layers;
-    assume(fmt::format("activations of {} layers on the host: spread over the layers, all of a layer", layers));
-  }
   YAML::Node said;
   switch (recompute_of(row_.recompute)) {
     case Recompute::none: said["kind"] = "none"; break;
     case Recompute::selective: said["kind"] = "selective"; break;
+    case Recompute::parts:
+      said["kind"] = "selective";
+      said["modules"] = recomputed_parts(row_);
+      break;
     case Recompute::full: said["kind"] = "full"; break;
     case Recompute::every_second:
       said["kind"] = "full";

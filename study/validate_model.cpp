@@ -74,6 +74,14 @@ void split_layers(const Case& row, YAML::Node strategy, int64_t stages, bool bal
     assumptions.push_back(
         fmt::format("{} layers on {} stages: {} each, {} first, {} last (DeepSpeed's balanced partition)", layers,
                     stages, most, first, last));
+  } else if (has(row.framework, "NeMo") || has(row.framework, "Megatron-Bridge")) {
+    // Megatron-Bridge recipes/deepseek/deepseek_v3.py, set_deepseek_v3_pipeline_model_parallel_layout: 61 layers as 16, 16,
+    // 16, 13; 8 x 7, 5; 4 x 15, 1.
+    const int64_t most = (layers + stages - 1) / stages, last = layers - (stages - 1) * most;
+    if (last < 1 || stages < 2) return;
+    strategy["pipeline_layout"] =
+        fmt::format("Et*{}|{}t*{}L", most, stages > 2 ? fmt::format("(t*{}|)*{}", most, stages - 2) : "", last);
+    assumptions.push_back(fmt::format("{} layers on {} stages: {} each, {} last", layers, stages, most, last));
   }
 }
 

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <regex>
+#include <algorithm>
+#include <utility>
 
 #include "core/lower/schedule.hpp"
 #include "study/validate_words.hpp"
@@ -21,6 +22,48 @@ std::string experts_not_built(const Case& row) {
 
 }  // namespace
 
+namespace {
+
+/// torchtitan saves the results of attention and of products, every second one of them apart, and recomputes the rest: norms,
+/// activations, and of the products the output projection and one of the two that are gated (planned as kept).
+constexpr std::string_view kPerOp = "layernorm act";
+
+/// The parts of a layer that "selective (a, b)" or "selective: a, b" lists, in a job's words; "" if one is not known.
+std::string parts_named(const std::string& words) {
+  static const std::pair<std::string_view, std::string_view> kWords[] = {{"core_attn", "core_attn"},
+                                                                         {"layernorm", "layernorm"},
+                                                                         {"norm", "layernorm"},
+                                                                         {"rmsnorm", "layernorm"},
+                                                                         {"mla_up_proj", "mla_up_proj"},
+                                                                         {"mla up-proj", "mla_up_proj"},
+                                                                         {"mlp", "mlp"},
+                                                                         {"moe", "moe"},
+                                                                         {"moe_act", "moe_act"},
+                                                                         {"act", "act"},
+                                                                         {"recompute gelu", "act"},
+                                                                         {"shared_experts", "shared_experts"},
+                                                                         {"per-op sac", kPerOp}};
+  const size_t open = words.find_first_of("(:");
+  if (!words.starts_with("selective") || open == std::string::npos) return "";
+  std::string_view rest(words);
+  rest = rest.substr(open + 1, words.back() == ')' ? words.size() - open - 2 : std::string::npos);
+  std::string out;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find(','), rest.size());
+    std::string_view word = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    while (word.starts_with(' ')) word.remove_prefix(1);
+    while (word.ends_with(' ')) word.remove_suffix(1);
+    const auto* const row = std::ranges::find(kWords, word, &std::pair<std::string_view, std::string_view>::first);
+    if (row == std::end(kWords)) return "";
+    out += out.empty() ? "" : " ";
+    out += row->second;
+  }
+  return out;
+}
+
+}  // namespace
+
 Recompute recompute_of(const std::string& words) {
   const std::string w = lower(words);
   if (w.empty() || w.starts_with("unknown")) return Recompute::unknown;
@@ -28,7 +71,13 @@ Recompute recompute_of(const std::string& words) {
   if (w.starts_with("full")) return Recompute::full;
   if (w.find("every 2nd layer") != std::string::npos) return Recompute::every_second;
   if (w == "selective" || w.find("core_attn") != std::string::npos) return Recompute::selective;
-  return Recompute::other;
+  return parts_named(w).empty() ? Recompute::other : Recompute::parts;
+}
+
+std::string recomputed_parts(const Case& row) {
+  const std::string parts = parts_named(lower(row.recompute));
+  // Reduce-scatters are on torchtitan's list of ops to save: with tensor parallelism the output projection is one.
+  return parts == kPerOp && row.tp.value_or(1) == 1 ? parts + " residual" : parts;
 }
 
 std::string precision_of(const std::string& words) {
@@ -62,14 +111,6 @@ std::string schedule_of(const Case& row) {
   return lower::find_schedule(exact) ? exact : "";
 }
 
-int64_t offloaded_layers(const Case& row) {
-  const std::string w = lower(row.offload);
-  static const std::regex kLayers("(\\d+) layers");
-  std::smatch match;
-  const bool said = w.find("activations") != std::string::npos && std::regex_search(w, match, kLayers);
-  return said ? std::stoll(match[1].str().substr(0, 9)) : 0;
-}
-
 std::string not_built(const Case& row) {
   if (!row.fault.empty()) return row.fault;
   if (row.tier == "D") return "tier D: not simulatable";
@@ -77,19 +118,12 @@ std::string not_built(const Case& row) {
     return "the model's shape is not published";
   if (const std::string experts = experts_not_built(row); !experts.empty()) return experts;
   if (row.mtp_layers > 0) return "multi-token prediction is not built yet";
-  if ((row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2) && row.pp.value_or(1) > 1)
-    return "sharded weights on pipeline stages are not built yet";
-  if (row.cp.value_or(1) > 1 && (row.fsdp.value_or(false) || row.zero_stage.value_or(0) >= 2))
-    return "sharded weights with context parallelism are not built yet";
   if (precision_of(row.precision).empty()) return fmt::format("precision '{}' is not built yet", row.precision);
   if (!row.task.empty() && row.task != "pretrain" && row.task != "sft")
     return fmt::format("task '{}' is not built yet", row.task);
-  if (const std::string offload = lower(row.offload); !offload.empty() && offload != "none" && offload != "unknown") {
-    if (offload.find("activations") == std::string::npos)
-      return fmt::format("offload ('{}') is not built yet", row.offload);
-    if (offloaded_layers(row) == 0)
-      return fmt::format("the number of layers whose activations are offloaded is not published ('{}')", row.offload);
-  }
+  const std::string offload = lower(row.offload);
+  if (!offload.empty() && offload != "none" && offload != "unknown")
+    return fmt::format("offload ('{}') is not built yet", row.offload);
   return "";
 }
 

@@ -13,8 +13,10 @@
 
 namespace wt::study {
 
-enum class Recompute { none, selective, full, every_second, unknown, other };
+enum class Recompute { none, selective, parts, full, every_second, unknown, other };
 Recompute recompute_of(const std::string& words);
+/// Of Recompute::parts: RecomputeSpec::modules. torchtitan's per-op list depends on how the row is cut.
+std::string recomputed_parts(const Case&);
 
 /// "bf16", "fp16" or "fp8": the dtype of products; "" where none of these is meant.
 std::string precision_of(const std::string& words);
@@ -30,9 +32,6 @@ YAML::Node model_of(const Case&, std::vector<std::string>& assumptions);
 /// Layers that do not divide over the stages: Megatron and DeepSpeed then count the embedding and the head as layers.
 void split_layers(const Case&, YAML::Node strategy, int64_t stages, bool balanced,
                   std::vector<std::string>& assumptions);
-
-/// Layers whose saved activations lie on the host, of "activations: 20 layers to CPU"; 0: none, or not said.
-int64_t offloaded_layers(const Case&);
 
 /// Why no engine of this version can run the row, by what it needs; "" if one can.
 std::string not_built(const Case&);

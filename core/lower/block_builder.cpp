@@ -1,6 +1,7 @@
 #include "core/lower/block_builder.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/base/check.hpp"
 
@@ -13,6 +14,11 @@ using plan::Scope;
 using plan::Segment;
 using plan::Stream;
 using plan::Wait;
+
+namespace {
+/// For an op that is not of this block (only, half).
+bool of_dropped(const Wait& w) { return w.kind != Wait::Kind::tail && w.index == UINT32_MAX; }
+}  // namespace
 
 BlockBuilder::BlockBuilder(const plan::Plan& plan, std::string name, PartId part, Lifetimes lifetimes)
     : plan_(plan), lifetimes_(lifetimes) {
@@ -41,6 +47,11 @@ bool BlockBuilder::drops(plan::Phase phase, std::span<const BufferRef> reads) {
     if (half_ == Half::input) read_later_.insert(read_later_.end(), reads.begin(), reads.end());
     if (half_ == Half::weight) pending_.clear();
     pieces_ = 0;
+  }
+  if (!only_.empty()) {
+    const bool wanted = only_at_ < only_.size() && only_[only_at_];
+    ++only_at_;
+    if (!wanted) dropped_ = true, pieces_ = 0;
   }
   return dropped_;
 }
@@ -90,7 +101,7 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
     a = hit ? when_read_.erase(a) : a + 1;
   }
   for (const Wait& w : extra)
-    if (std::find(block_.waits.begin() + first_wait, block_.waits.end(), w) == block_.waits.end())
+    if (!of_dropped(w) && std::find(block_.waits.begin() + first_wait, block_.waits.end(), w) == block_.waits.end())
       block_.waits.push_back(w);
   return append(name, phase, stream, std::move(body), reads, writes, first_wait);
 }
@@ -101,7 +112,8 @@ uint32_t BlockBuilder::beside(std::string_view name, plan::Phase phase, Stream s
   WT_CHECK(open_, "op '{}' outside a segment", name);
   if (drops(phase, reads)) return UINT32_MAX;
   const auto first_wait = static_cast<uint32_t>(block_.waits.size());
-  block_.waits.insert(block_.waits.end(), waits.begin(), waits.end());
+  std::copy_if(waits.begin(), waits.end(), std::back_inserter(block_.waits),
+               [](const Wait& w) { return !of_dropped(w); });
   return append(name, phase, stream, std::move(body), reads, writes, first_wait);
 }
 
@@ -121,21 +133,6 @@ uint32_t BlockBuilder::append(std::string_view name, plan::Phase phase, Stream s
   o.body = std::move(body);
   block_.ops.push_back(std::move(o));
   return index;
-}
-
-std::vector<BufferId> BlockBuilder::saved_by_layer(int layer_offset) const {
-  std::vector<BufferId> found;
-  for (size_t k = block_.segments.back().first_op; k < block_.ops.size(); ++k) {
-    const Range& writes = block_.ops[k].writes;
-    for (uint32_t i = 0; i < writes.count; ++i) {
-      const BufferRef& r = block_.refs[writes.begin + i];
-      const plan::Buffer& b = plan_.buffer(r.buffer);
-      const bool saved = b.role == plan::Role::activation && b.scope == Scope::micro_batch && b.per_layer && !b.view;
-      if (saved && r.layer_offset == layer_offset && std::find(found.begin(), found.end(), r.buffer) == found.end())
-        found.push_back(r.buffer);
-    }
-  }
-  return found;
 }
 
 void BlockBuilder::reserve_here(BufferRef ref) {
@@ -219,7 +216,10 @@ void BlockBuilder::close_segment() {
     const bool later = std::find(read_later_.begin(), read_later_.end(), u.ref) != read_later_.end();
     const bool handed = std::find(handed_.begin(), handed_.end(), u.ref.buffer) != handed_.end();
     if (later && b.scope != Scope::invocation) {
-      if (u.written_first && handed) reserves.emplace_back(u.first, u.ref);
+      // Gathered for a recomputed part and again for the backward: one storage.
+      const bool again = std::any_of(uses.cbegin(), uses.cbegin() + (&u - uses.data()),
+                                     [&](const Use& earlier) { return earlier.ref == u.ref; });
+      if (u.written_first && handed && !again) reserves.emplace_back(u.first, u.ref);
     } else if (b.scope == Scope::invocation || handed) {
       if (u.written_first) reserves.emplace_back(u.first, u.ref);
       // Nothing but what a backward hands on crosses segments; a forward's leftovers are of no use to anyone.

@@ -87,8 +87,11 @@ class BlockBuilder {
   /// Buffers of micro-batch scope that a backward makes for its weight gradients.
   void hand_on(std::span<const BufferId> buffers) { handed_.assign(buffers.begin(), buffers.end()); }
 
-  /// What ops of this segment wrote of the layer at this offset for its backward.
-  std::vector<BufferId> saved_by_layer(int layer_offset) const;
+  /// Of the ops appended from here on those with a 1 at their position are kept; an empty list ends it.
+  void only(std::span<const uint8_t> wanted) { only_ = wanted, only_at_ = 0, dropped_ = false; }
+  /// Remembers how many ops there are.
+  void mark() { marks_.push_back(static_cast<uint32_t>(block_.ops.size())); }
+  const std::vector<uint32_t>& marks() const { return marks_; }
 
   bool empty() const { return block_.ops.empty(); }
   plan::Block finish();
@@ -126,7 +129,10 @@ class BlockBuilder {
   std::vector<BufferId> kept_out_, handed_;
   Half half_ = Half::both;
   bool dropped_ = false;  // the op added last
-  Refs read_later_;       // of this segment, by the weight gradients
+  std::span<const uint8_t> only_;
+  size_t only_at_ = 0;
+  std::vector<uint32_t> marks_;
+  Refs read_later_;  // of this segment, by the weight gradients
 };
 
 }  // namespace wt::lower

@@ -51,8 +51,9 @@ void make_mesh(Context& c) {
   // Levels of data parallelism, the common refinement of replicas, shard groups and the smaller groups in them: replicas
   // outermost, so that the ranks of a node share one copy.
   const int64_t data = c.job.strategy.data;
-  const ShardSizes sizes = shard_sizes(c.job, data);
-  const int64_t copies = data / sizes.shard, far = sizes.shard / sizes.near;
+  // The ranks of a sequence have the same weights and share the shards.
+  const ShardSizes sizes = shard_sizes(c.job, c.n.dp);
+  const int64_t copies = c.n.dp / sizes.shard, far = sizes.shard / sizes.near / c.n.cp;
   const bool hybrid = has_units(c.job.strategy) && copies > 1 && sizes.shard > 1;
   p.mesh.axes = {{"pp", c.n.p}, {"dp", hybrid ? copies : data / sizes.near}};
   if (hybrid) p.mesh.axes.push_back({"dp_shard", far});
@@ -94,7 +95,9 @@ void make_mesh(Context& c) {
     if (sizes.shard > 1) c.shard = hybrid ? add("dp_shard", cut) : c.dp;
     if (copies > 1) c.replicas = hybrid ? add("dp_replicas", {dp[0]}) : c.dp;
     if (sizes.near > 1) c.near = add("dp_near", {dp.back()});
-    c.norm = hybrid ? add("norm", with(cut, tp)) : sizes.shard > 1 ? c.world : c.model;
+    std::vector<AxisId> model_shards = with(cut, tp);
+    model_shards.insert(model_shards.begin(), pp);
+    c.norm = hybrid ? add("norm", model_shards) : sizes.shard > 1 ? c.world : c.model;
   }
   if (c.job.model.tied_embeddings && c.n.p > 1)
     c.embedding = add("embedding", {pp}, plan::AxisFilter{pp, {0, c.n.p - 1}});
@@ -346,8 +349,7 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
 void make_activations(Context& c) {
   const Sizes& n = c.n;
   const auto& st = c.job.strategy;
-  const bool selective = st.recompute.kind == RecomputeKind::selective;
-  c.saved = make_layer(c, "", Scope::micro_batch, !selective);
+  c.saved = make_layer(c, "", Scope::micro_batch, !recomputes_core_attention(st));
   c.remade = make_layer(c, ".remade", Scope::invocation, true);
 
   const Maker tmp{c, "", Scope::invocation};
@@ -462,10 +464,6 @@ void make_activations(Context& c) {
   e.d_embedded = tmp("d_embedded", Role::transient, c.act, {n.rows, n.h}, false);
   e.d_positioned = tmp("d_positioned", Role::transient, c.act, {n.tokens, n.h}, false);
   c.grad_norm = rank("grad_norm", Role::scalar, DType::f32, {1}, false);
-  if (updates_on_host(c.strategy()) && c.training().gradient_clipping > 0) {
-    c.host_norm = rank("host_norm", Role::scalar, DType::f32, {1}, false);
-    c.plan.buffers[c.host_norm.v].space = plan::Space::pinned;
-  }
   if (n.separate_experts) c.expert_grad_norm = rank("expert_grad_norm", Role::scalar, DType::f32, {1}, false);
   c.overflow = rank("overflow", Role::scalar, DType::f32, {1}, false);
 }
@@ -480,7 +478,7 @@ void make_buffers(Context& c) {
   if (c.job.model.moe) make_expert_groups(c);
   make_parameters(c);
   make_activations(c);
-  make_activation_twins(c);
+  drop_modules(c);
   auto& p = c.plan;
   p.micro_batches = c.n.micro_batches;
   p.micro_batch_size = c.n.b;

@@ -20,6 +20,7 @@ class Faults {
   void add(std::string where, fmt::format_string<A...> what, A&&... args) {
     list_.push_back({std::move(where), fmt::format(what, std::forward<A>(args)...), ""});
   }
+  void add(const Diagnostics& faults) { list_.insert(list_.end(), faults.begin(), faults.end()); }
   void hint(std::string text) { list_.back().hint = std::move(text); }
   Diagnostics take() { return std::move(list_); }
 
@@ -167,10 +168,10 @@ void check_context(const JobSpec& j, Faults& f) {
     f.add("strategy.attention", "context parallelism needs flash attention"), f.hint("legal: flash");
   if (j.model.mla)
     f.add("strategy.context", "context parallelism with latent attention cannot be planned yet"), f.hint("legal: 1");
-  if (has_units(s))
-    f.add("strategy.context", "context parallelism with data_parallel {} cannot be planned yet",
-          to_text(s.data_parallel)),
-        f.hint("legal: 1, or data_parallel: ddp, megatron, distributed_optimizer");
+  if (has_units(s) && s.fsdp.reshard_after_forward > 1)
+    f.add("strategy.fsdp.reshard_after_forward", "to groups of {} beside context parallelism cannot be planned yet",
+          s.fsdp.reshard_after_forward),
+        f.hint("legal: true, false");
   if (ring && attention_window(j) > 0)
     f.add("strategy.context_exchange", "a ring knows no sliding window"), f.hint("legal: all_gather, all_to_all");
   if (ring && s.context / s.context_all_to_all > 254)
@@ -221,6 +222,19 @@ void check_pipeline(const JobSpec& j, Faults& f) {
   if (zigzag && (s.first_stage_layers > 0 || s.last_stage_layers > 0 || s.account_for_embedding || s.account_for_loss))
     f.add("strategy.first_stage_layers", "uneven stages with schedule {} cannot be planned yet", s.schedule),
         f.hint("legal: 0, account_for_embedding: false, account_for_loss: false");
+  if (s.experts.overlap_passes) {
+    const std::string key = "strategy.experts.overlap_passes";
+    if (!j.model.moe || s.expert * std::max<int64_t>(1, s.experts.tensor) == 1)
+      f.add(key, "there is no exchange of experts to hide"), f.hint("legal: false, or expert: 2 or more");
+    if (schedule && (!schedule->pairs || (s.schedule == "1f1b" && s.pipeline > 1)))
+      f.add(key,
+            "pairs of a forward and a backward need virtual stages (Megatron asserts this), and schedule {} has none",
+            s.schedule),
+          f.hint("legal: schedule: interleaved, or pipeline: 1");
+    if (s.recompute.kind == RecomputeKind::full)
+      f.add(key, "with full recompute (Megatron refuses it)"), f.hint("legal: recompute: none, selective");
+    if (has_units(s)) f.add(key, "with sharded units cannot be planned yet"), f.hint("legal: false");
+  }
   if (schedule && schedule->reads_file && s.schedule_file.empty())
     f.add("strategy.schedule_file", "schedule {} reads a table, and none is given", s.schedule),
         f.hint("legal: a path to a CSV file");
@@ -230,6 +244,14 @@ void check_pipeline(const JobSpec& j, Faults& f) {
   const bool fixed = s.first_stage_layers > 0 || s.last_stage_layers > 0;
   if (fixed && extra > 0)
     f.add("strategy.first_stage_layers", "cannot be combined with account_for_embedding or account_for_loss");
+  if (!s.pipeline_layout.empty()) {
+    if (fixed || extra > 0)
+      f.add("strategy.pipeline_layout", "says the layers of every stage"),
+          f.hint("remove first_stage_layers, last_stage_layers, account_for_embedding and account_for_loss");
+    else if (const auto layers = layers_of_layout(j); !layers)
+      f.add(layers.errors());
+    return;
+  }
   const int64_t units = j.model.layers + extra;
   if (!fixed && units % stages != 0) {
     const bool chunks = units % s.pipeline == 0;  // else no number of chunks helps
@@ -264,6 +286,10 @@ void check_pipeline(const JobSpec& j, Faults& f) {
 /// Layers of the longest model chunk, of a split that check_pipeline lets pass.
 int64_t longest_chunk(const JobSpec& j) {
   const auto& s = j.strategy;
+  if (!s.pipeline_layout.empty()) {
+    const auto layers = layers_of_layout(j);
+    return layers ? *std::max_element(layers.value().begin(), layers.value().end()) : 0;
+  }
   const int64_t extra = (s.account_for_embedding ? 1 : 0) + (s.account_for_loss ? 1 : 0);
   if (s.first_stage_layers == 0 && s.last_stage_layers == 0)
     return (j.model.layers + extra) / (s.pipeline * s.virtual_stages);
@@ -294,6 +320,7 @@ void check_data(const JobSpec& j, Faults& f) {
     f.add("strategy.tensor_overlap", "needs sequence_parallel: true");
   if (s.data_parallel == DataParallel::zero1 && s.overlap_grad_reduce)
     f.add("strategy.overlap_grad_reduce", "zero1 reduces at the accumulation boundary"), f.hint("legal: false");
+  f.add(check_recompute_modules(j));
   if (s.recompute.kind == RecomputeKind::full && s.recompute.layers < 1)
     f.add("strategy.recompute.layers", "must be at least 1");
   if (s.recompute.kind == RecomputeKind::full && s.recompute.layers > 30000)
@@ -357,13 +384,6 @@ void check_size(const JobSpec& j, Faults& f) {
           t.global_batch, t.seq_len, m.layers, width);
 }
 
-void check_offload(const JobSpec& j, Faults& f) {
-  for (const OffloadFault& x : offload_faults(j)) {
-    f.add(x.key, "{}", x.what);
-    f.hint(x.hint);
-  }
-}
-
 /// What the frameworks refuse, and what cannot be planned yet.
 void check_units(const JobSpec& j, Faults& f) {
   const StrategySpec& s = j.strategy;
@@ -375,21 +395,19 @@ void check_units(const JobSpec& j, Faults& f) {
   if (s.data_parallel != DataParallel::zero3 && s.zero != ZeroSpec{})
     f.add("strategy.zero", "has no effect with data_parallel: {}", to_text(s.data_parallel)),
         f.hint("remove it, or data_parallel: zero3");
-  if (s.data_parallel == DataParallel::zero3 && s.zero.secondary_shard > 1) {
-    const int64_t ranks = s.data != 0 ? s.data : j.cluster.ranks() / std::max<int64_t>(1, s.tensor * s.pipeline);
-    if (ranks % s.zero.secondary_shard != 0 || s.zero.secondary_shard >= ranks) {
-      f.add("strategy.zero.secondary_shard", "groups of {} are not smaller parts of {} data-parallel ranks",
-            s.zero.secondary_shard, ranks);
-      f.hint(nearest_divisors(ranks, s.zero.secondary_shard));
-    }
-  }
   if (!has_units(s)) return;
   if (s.pipeline > 1) {
-    if (torch)
-      f.add("strategy.pipeline", "sharded units on pipeline stages cannot be planned yet");
-    else
-      f.add("strategy.pipeline", "DeepSpeed's pipeline engine refuses ZeRO 2 and 3: it runs with stages 0 and 1");
-    f.hint(torch ? "legal: 1" : "legal: 1, or data_parallel: zero1");
+    if (!torch)
+      f.add("strategy.pipeline", "DeepSpeed's pipeline engine refuses ZeRO 2 and 3: it runs with stages 0 and 1"),
+          f.hint("legal: 1, or data_parallel: zero1");
+    if (torch && !u.no_sync)
+      f.add("strategy.fsdp.no_sync",
+            "torch's pipeline stages reduce gradients once a step, after the last micro-batch"),
+          f.hint("legal: true");
+    if (torch && u.wrap == WrapKind::model)
+      f.add("strategy.fsdp.wrap", "one unit for a stage cannot be planned yet"), f.hint("legal: block, block_and_ends");
+    if (torch && j.model.tied_embeddings)
+      f.add("model.tied_embeddings", "tables that two stages share cannot be cut in units"), f.hint("legal: false");
   }
   if (j.training.compute_dtype == DType::f8 && !torch)
     f.add("training.precision", "fp8 products of weights that DeepSpeed cuts cannot be planned yet"),
@@ -401,8 +419,14 @@ void check_units(const JobSpec& j, Faults& f) {
         f.hint("legal: 1");
   if (!torch) return;
   const int64_t cut = s.tensor * s.pipeline * s.context;
-  const int64_t data = s.data != 0 ? s.data : std::max<int64_t>(1, j.cluster.ranks() / std::max<int64_t>(1, cut));
+  // Ranks of a sequence share the shards.
+  const int64_t data =
+      (s.data != 0 ? s.data : std::max<int64_t>(1, j.cluster.ranks() / std::max<int64_t>(1, cut))) * s.context;
   const bool hybrid = u.sharding == ShardingKind::hybrid_shard || u.sharding == ShardingKind::hybrid_shard_zero2;
+  if (hybrid && s.context > 1 && shard_sizes(j, data).shard % s.context != 0)
+    f.add("strategy.fsdp.shard_size", "shard groups of {} ranks do not hold whole sequences of {}",
+          shard_sizes(j, data).shard, s.context),
+        f.hint(nearest_multiples(shard_sizes(j, data).shard, s.context));
   if (u.shard_size > 0 && !hybrid)
     f.add("strategy.fsdp.shard_size", "needs sharding: hybrid_shard or hybrid_shard_zero2");
   const int64_t shard = shard_sizes(j, data).shard;
@@ -473,7 +497,6 @@ Diagnostics check_job(const JobSpec& job) {
   check_data(job, f);
   check_precision(job, f);
   check_units(job, f);
-  check_offload(job, f);
   check_size(job, f);
   return f.take();
 }

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "core/base/file.hpp"
 #include "core/lower/context.hpp"
@@ -70,68 +72,73 @@ class GatherHooks final : public LayerHooks {
   std::optional<uint32_t> in_flight_;
 };
 
-plan::Block unit_forward_block(Context& c, const ChunkPart& part, const std::string& name, bool first) {
+plan::Block unit_forward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool first) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
-  UnitHooks hooks(c, part, {Way::forward, first});
+  UnitHooks hooks(c, part, {Way::forward, first, false});
+  begin_block(b, c, p2p);
   b.segment(0);
   hooks.begin(b);
-  embedding_forward(b, c);
+  part.embedding ? embedding_forward(b, c) : receive_input(b, c, part, p2p);
   hooks.embedding(b);
-  ActivationHooks activations(c, part);
-  HookList all;
-  all.add(&hooks);
-  if (activations.any()) all.add(&activations);
-  layers_forward(b, c, part, all.get());
-  b.segment(part.layers);
-  hooks.head(b);
-  head_forward(b, c, part);
+  layers_forward(b, c, part, &hooks);
+  if (part.head) {
+    b.segment(part.layers);
+    hooks.head(b);
+    head_forward(b, c, part);
+  } else {
+    send_output(b, c, part);
+  }
   hooks.finish(b);
   return b.finish();
 }
 
-plan::Block unit_backward_block(Context& c, const ChunkPart& part, const std::string& name, UnitPass pass) {
+plan::Block unit_backward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool first,
+                                bool reduces) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::backward);
-  UnitHooks hooks(c, part, pass);
+  UnitHooks hooks(c, part, {Way::backward, first, reduces});
+  begin_block(b, c, p2p);
   b.segment(part.layers);
   hooks.begin(b);
-  head_backward(b, c, part);
+  if (part.head) {
+    head_backward(b, c, part);
+  } else {
+    receive_gradient(b, c, part, p2p);
+  }
   hooks.head(b);
-  ActivationHooks activations(c, part);
-  HookList all;
-  if (activations.any()) all.add(&activations);
-  all.add(&hooks);
-  layers_backward(b, c, part, all.get());
+  layers_backward(b, c, part, &hooks);
   b.segment(0);
   hooks.embedding(b);
-  embedding_backward(b, c);
+  if (part.embedding) {
+    embedding_backward(b, c);
+  } else {
+    send_gradient(b, c, part);
+  }
+  release_edges(b, c, part);
   hooks.finish(b);
   return b.finish();
 }
 
 /// The first micro-batch makes the gradients that the others add to; with no_sync the last alone reduces them.
-void unit_blocks(Context& c, ChunkPart& part, const std::string& name) {
+void unit_blocks(Context& c, ChunkPart& part, const std::string& name, P2p p2p) {
   const int64_t m = c.n.micro_batches;
   const FsdpSpec& s = c.strategy().fsdp;
   const bool torch =
       c.strategy().data_parallel == DataParallel::fsdp || c.strategy().data_parallel == DataParallel::fsdp2;
   const bool no_sync = torch && s.no_sync && m > 1;
   unit_setup_blocks(c, part);
-  part.forward_first = c.add_block(unit_forward_block(c, part, "forward " + name, true));
+  part.forward_first = c.add_block(unit_forward_block(c, part, "forward " + name, p2p, true));
   if (m > 1) {
     if (keeps_across_micro_batches(c)) {
-      part.forward = c.add_block(unit_forward_block(c, part, "forward again " + name, false));
+      part.forward = c.add_block(unit_forward_block(c, part, "forward again " + name, p2p, false));
     } else {
       part.forward = part.forward_first;
     }
   }
-  // What the host updates it gets in the last one.
-  const bool last_differs = m > 1 && (no_sync || (updates_on_host(c.strategy()) && !torch));
-  auto backward = [&](const char* what, bool first, bool reduces, bool last) {
-    return c.add_block(unit_backward_block(c, part, what + name, {Way::backward, first, reduces, last}));
-  };
-  part.backward_first = backward("backward ", true, !no_sync, m == 1);
-  if (last_differs) part.backward_last = backward("backward reduce ", false, true, true);
-  if (m > (last_differs ? 2 : 1)) part.backward = backward("backward add ", false, !no_sync, false);
+  part.backward_first = c.add_block(unit_backward_block(c, part, "backward " + name, p2p, true, !no_sync));
+  if (m > 1 && no_sync)
+    part.backward_last = c.add_block(unit_backward_block(c, part, "backward reduce " + name, p2p, false, true));
+  if (m > (no_sync ? 2 : 1))
+    part.backward = c.add_block(unit_backward_block(c, part, "backward add " + name, p2p, false, !no_sync));
   unit_step_blocks(c, part);
 }
 
@@ -150,11 +157,7 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
     receive_input(b, c, part, p2p);
     if (split) gather.begin(b);
   }
-  ActivationHooks activations(c, part);
-  HookList hooks;
-  if (split || (first && c.narrow())) hooks.add(&gather);
-  if (activations.any()) hooks.add(&activations);
-  layers_forward(b, c, part, hooks.get());
+  layers_forward(b, c, part, split || (first && c.narrow()) ? &gather : nullptr);
   if (part.head) {
     b.segment(part.layers);
     if (split) gather.finish(b);
@@ -177,11 +180,7 @@ plan::Block backward_block(Context& c, const ChunkPart& part, const std::string&
   } else {
     receive_gradient(b, c, part, p2p);
   }
-  ActivationHooks activations(c, part);
-  HookList hooks;
-  if (activations.any()) hooks.add(&activations);
-  if (hooked) hooks.add(&reduce);
-  layers_backward(b, c, part, hooks.get());
+  layers_backward(b, c, part, hooked ? &reduce : nullptr);
   if (part.embedding) {
     b.segment(0);
     embedding_backward(b, c);
@@ -230,7 +229,7 @@ void make_part(Context& c, ChunkPart& part, P2p p2p, Passes passes) {
   const std::string name = c.plan.parts[part.id.v].name;
   if (has_units(c.strategy())) {
     make_units(c, part);
-    return unit_blocks(c, part, name);
+    return unit_blocks(c, part, name, p2p);
   }
   make_buckets(c, part);
 
@@ -252,6 +251,26 @@ Invocation of_chunk(BlockId block, int64_t chunk, int64_t micro_batch) {
   i.binding[0] = {static_cast<uint16_t>(chunk), static_cast<uint16_t>(micro_batch)};
   return i;
 }
+/// Pairs of blocks, made when the order first asks for them.
+class Pairs {
+ public:
+  explicit Pairs(Context& c) : c_(c) {}
+  /// `forward` and `backward`, as the order would call them one after the other.
+  Invocation of(const Invocation& forward, const Invocation& backward) {
+    const auto [it, fresh] = blocks_.try_emplace({forward.block.v, backward.block.v});
+    if (fresh) it->second = c_.add_block(pair_blocks(c_.plan.block(forward.block), c_.plan.block(backward.block)));
+    Invocation i;
+    i.block = it->second;
+    i.bindings = 2;
+    i.binding = {forward.binding[0], backward.binding[0]};
+    return i;
+  }
+
+ private:
+  Context& c_;
+  std::map<std::pair<uint32_t, uint32_t>, BlockId> blocks_;
+};
+
 Invocation of_rank(BlockId block) {
   Invocation i;
   i.block = block;
@@ -260,7 +279,7 @@ Invocation of_rank(BlockId block) {
 }
 
 plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_t>& parts,
-                           const std::vector<Slot>& slots, const RankBlocks& rank) {
+                           const std::vector<Slot>& slots, const RankBlocks& rank, Pairs& pairs) {
   plan::Program g;
   g.name = fmt::format("stage {}", pp);
   g.when = {AxisId{0}, {pp}};
@@ -291,10 +310,15 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
   const bool gathers = overlaps_gather(c.strategy());
   if (gathers && part(0).gather.valid()) order.push_back(of_chunk(part(0).gather, 0, 0));
   each(order, &ChunkPart::narrow_weights);
-  // The pass that completes the gradients of a chunk.
-  std::vector<const Slot*> completes(static_cast<size_t>(chunks), nullptr);
+  // The pass that begins the gradients of a chunk, and the one that completes them.
+  std::vector<const Slot*> begins(static_cast<size_t>(chunks), nullptr), completes = begins;
   for (const Slot& s : slots)
-    if (s.pass == Pass::backward || s.pass == Pass::backward_weight) completes[static_cast<size_t>(s.chunk)] = &s;
+    if (s.pass == Pass::backward || s.pass == Pass::backward_weight) {
+      const auto chunk = static_cast<size_t>(s.chunk);
+      if (!begins[chunk]) begins[chunk] = &s;
+      completes[chunk] = &s;
+    }
+  std::optional<Invocation> half;  // of a pair: the forward
   for (const Slot& s : slots) {
     const ChunkPart& p = part(s.chunk);
     const bool last = completes[static_cast<size_t>(s.chunk)] == &s;
@@ -305,16 +329,22 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
       order.push_back(of_chunk(reduces ? p.backward_weight_last : p.backward_weight, s.chunk, s.micro_batch));
     } else if (s.pass == Pass::forward) {
       const bool first = s.micro_batch == 0 && p.forward_first.valid();
-      order.push_back(of_chunk(first ? p.forward_first : p.forward, s.chunk, s.micro_batch));
+      const Invocation forward = of_chunk(first ? p.forward_first : p.forward, s.chunk, s.micro_batch);
+      if (s.paired) {
+        half = forward;
+        continue;
+      }
+      order.push_back(forward);
       if (gathers && s.micro_batch == 0 && s.chunk + 1 < chunks && part(s.chunk + 1).gather.valid())
         order.push_back(of_chunk(part(s.chunk + 1).gather, s.chunk + 1, 0));
     } else {
-      const bool first = s.micro_batch == 0 && p.backward_first.valid();
+      const bool first = begins[static_cast<size_t>(s.chunk)] == &s && p.backward_first.valid();
       const bool reduces = last && p.backward_last.valid();
-      order.push_back(of_chunk(first     ? p.backward_first
-                               : reduces ? p.backward_last
-                                         : p.backward,
-                               s.chunk, s.micro_batch));
+      const Invocation backward = of_chunk(first     ? p.backward_first
+                                           : reduces ? p.backward_last
+                                                     : p.backward,
+                                           s.chunk, s.micro_batch);
+      order.push_back(half ? pairs.of(*std::exchange(half, std::nullopt), backward) : backward);
     }
   }
   each(order, &ChunkPart::reduce, true);
@@ -372,6 +402,7 @@ void note_unused_keys(const StrategySpec& s, std::vector<std::string>& out) {
   const std::string other_kind = fmt::format("with recompute.kind {}", to_text(s.recompute.kind));
   unused(!full && s.recompute.layers != plain.recompute.layers, "recompute.layers", other_kind);
   unused(!full && s.recompute.method != plain.recompute.method, "recompute.method", other_kind);
+  unused(s.recompute.kind != RecomputeKind::selective && !s.recompute.modules.empty(), "recompute.modules", other_kind);
   unused(!full && s.recompute.early_stop, "recompute.early_stop", other_kind);
 }
 
@@ -395,8 +426,8 @@ Result<plan::Plan> lower(const JobSpec& asked) {
     if (!text) return text.errors();
     file = std::move(text.value());
   }
-  const auto orders = schedule.order(
-      {s.pipeline, s.virtual_stages, c.n.micro_batches, s.group_size, s.schedule_weights, s.max_in_flight, file});
+  const auto orders = schedule.order({s.pipeline, s.virtual_stages, c.n.micro_batches, s.group_size, s.schedule_weights,
+                                      s.max_in_flight, s.experts.overlap_passes, file});
   if (!orders.ok()) return orders.errors();
   Passes passes;
   for (const std::vector<Slot>& slots : orders.value())
@@ -408,7 +439,7 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   out.placement = {schedule.placement, s.pipeline, s.virtual_stages};
 
   // One part for each kind of chunk; first_layer follows from the order of the global stages.
-  const auto layers = layers_of_chunks(job, s.pipeline, s.virtual_stages);
+  const std::vector<int64_t> layers = layers_of_stages(job, out.placement);
   // A weight gradient between two messages is what such a schedule is for.
   const bool overlaps = schedule.overlaps_p2p && (s.overlap_p2p || schedule.splits_backward);
   const P2p p2p = overlaps ? P2p::overlapped : s.virtual_stages > 1 ? P2p::paired : P2p::blocking;
@@ -424,7 +455,7 @@ Result<plan::Plan> lower(const JobSpec& asked) {
     ChunkPart want;
     want.embedding = g == 0;
     want.head = g == out.placement.stages() - 1;
-    want.layers = layers[static_cast<size_t>(slot.pp)][static_cast<size_t>(slot.chunk)];
+    want.layers = layers[static_cast<size_t>(g)];
     for (int64_t l = 0; l < want.layers; ++l) want.kinds.push_back(kind_of(job.model, next_layer + l));
     want.back = schedule.placement == plan::PlacementKind::zigzag && slot.chunk % 2 == 1;
     want.split_buckets =
@@ -450,9 +481,10 @@ Result<plan::Plan> lower(const JobSpec& asked) {
   if (job.model.moe) note_experts(job, out.assumptions);
   note_unused_keys(job.strategy, out.assumptions);
   const RankBlocks rank = rank_blocks(c);
+  Pairs pairs(c);
   for (int64_t pp = 0; pp < s.pipeline; ++pp) {
     out.programs.push_back(
-        make_program(c, pp, part_of[static_cast<size_t>(pp)], orders.value()[static_cast<size_t>(pp)], rank));
+        make_program(c, pp, part_of[static_cast<size_t>(pp)], orders.value()[static_cast<size_t>(pp)], rank, pairs));
     out.programs.back().first_layer = first_layer[static_cast<size_t>(pp)];
   }
   return out;

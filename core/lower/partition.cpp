@@ -1,10 +1,97 @@
 // Which layers each model chunk holds.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <utility>
+
 #include "core/lower/context.hpp"
 
 namespace wt::lower {
 
-std::vector<std::vector<int64_t>> layers_of_chunks(const JobSpec& job, int64_t pipeline, int64_t chunks) {
+namespace {
+
+constexpr std::string_view kLayout = "strategy.pipeline_layout";
+constexpr std::string_view kLegal =
+    "legal: E (embedding) first, t for each layer, L (loss) last, | between stages, x*n or (...)*n: Et*3|(tt|)*6tL";
+
+/// Megatron's parse_str_to_list: repetitions written out. Nothing: not a layout. Bounded, whatever n is.
+std::optional<std::string> written_out(std::string_view text) {
+  constexpr size_t kLongest = 1 << 16;
+  std::string out;
+  size_t unit = 0;  // where what a following *n repeats begins
+  std::optional<size_t> open;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == ',' || c == ' ') continue;
+    if (c == '(') {
+      if (open) return std::nullopt;
+      open = out.size();
+    } else if (c == ')') {
+      if (!open) return std::nullopt;
+      unit = *std::exchange(open, std::nullopt);
+    } else if (c == '*') {
+      size_t n = 0;
+      const auto [end, error] = std::from_chars(text.data() + i + 1, text.data() + text.size(), n);
+      if (error != std::errc{} || n < 1 || unit == out.size() || n * (out.size() - unit) > kLongest)
+        return std::nullopt;
+      const std::string repeated = out.substr(unit);
+      for (size_t k = 1; k < n; ++k) out += repeated;
+      i = static_cast<size_t>(end - text.data()) - 1;
+    } else {
+      unit = out.size();
+      out += c;
+    }
+    if (out.size() > kLongest) return std::nullopt;
+  }
+  if (open) return std::nullopt;
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<int64_t>> layers_of_layout(const JobSpec& job) {
   const StrategySpec& s = job.strategy;
+  const auto fault = [&](std::string what) {
+    return Diagnostic{std::string(kLayout), std::move(what), std::string(kLegal)};
+  };
+  const auto layout = written_out(s.pipeline_layout);
+  if (!layout) return fault(fmt::format("'{}' is no layout", s.pipeline_layout));
+  std::vector<int64_t> layers{0};
+  bool embedding = false, loss = false;
+  for (size_t i = 0; i < layout->size(); ++i) {
+    const char c = (*layout)[i];
+    if (c == '|') {
+      layers.push_back(0);
+    } else if (c == 't') {
+      ++layers.back();
+    } else if (c == 'E' && i == 0) {
+      embedding = true;
+    } else if (c == 'L' && i + 1 == layout->size()) {
+      loss = true;
+    } else if (c == 'm') {
+      return fault("multi-token prediction (m) cannot be planned yet");
+    } else {
+      return fault(fmt::format("'{}' is out of place in '{}'", c, s.pipeline_layout));
+    }
+  }
+  if (!embedding || !loss) return fault(fmt::format("'{}' does not begin with E and end with L", s.pipeline_layout));
+  const auto stages = static_cast<int64_t>(layers.size());
+  if (stages != s.pipeline * s.virtual_stages)
+    return fault(
+        fmt::format("has {} stages for pipeline {} x virtual_stages {}", stages, s.pipeline, s.virtual_stages));
+  int64_t total = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    total += layers[i];
+    if (layers[i] == 0 && i != 0 && i + 1 != layers.size()) return fault(fmt::format("stage {} holds nothing", i));
+  }
+  if (total != job.model.layers) return fault(fmt::format("has {} layers of {}", total, job.model.layers));
+  return layers;
+}
+
+std::vector<int64_t> layers_of_stages(const JobSpec& job, const plan::Placement& place) {
+  const StrategySpec& s = job.strategy;
+  if (!s.pipeline_layout.empty()) return layers_of_layout(job).value();
+  const int64_t pipeline = place.pipeline, chunks = place.chunks;
   std::vector<int64_t> of_rank(static_cast<size_t>(pipeline));
   const int64_t extra = (s.account_for_embedding ? 1 : 0) + (s.account_for_loss ? 1 : 0);
   if (s.first_stage_layers > 0 || s.last_stage_layers > 0) {
@@ -16,13 +103,11 @@ std::vector<std::vector<int64_t>> layers_of_chunks(const JobSpec& job, int64_t p
   } else {
     for (auto& n : of_rank) n = (job.model.layers + extra) / pipeline;
   }
-  std::vector<std::vector<int64_t>> out(static_cast<size_t>(pipeline),
-                                        std::vector<int64_t>(static_cast<size_t>(chunks)));
-  for (size_t r = 0; r < of_rank.size(); ++r)
-    for (auto& n : out[r]) n = of_rank[r] / chunks;
+  std::vector<int64_t> out;
+  for (int64_t g = 0; g < place.stages(); ++g) out.push_back(of_rank[static_cast<size_t>(place.slot(g).pp)] / chunks);
   // A chunk that also holds the embedding or the loss gives up one layer for it.
-  if (s.account_for_embedding) --out.front().front();
-  if (s.account_for_loss) --out.back().back();
+  if (s.account_for_embedding) --out.front();
+  if (s.account_for_loss) --out.back();
   return out;
 }
 

@@ -19,6 +19,7 @@ enum class Pass : uint8_t { forward, backward, backward_input, backward_weight }
 struct Slot {
   Pass pass = Pass::forward;
   int32_t chunk = 0, micro_batch = 0;
+  bool paired = false;  // a forward that is issued in turns with the backward behind it
   bool operator==(const Slot&) const = default;
 };
 
@@ -27,6 +28,7 @@ struct ScheduleInput {
   int64_t group_size = 0;  // interleaved: micro-batches per round of chunks; 0: pipeline
   ScheduleWeights weights{};
   int64_t max_in_flight = 0;  // zero-bubble: 0: as many as help
+  bool pairs = false;         // forwards beside the backwards of other micro-batches, where the schedule can
   std::string_view file{};    // text of StrategySpec::schedule_file
 };
 
@@ -39,6 +41,7 @@ struct Schedule {
   plan::PlacementKind placement;
   bool splits_backward = false;  // orders of backward_input and backward_weight
   bool reads_file = false;       // the order is ScheduleInput::file
+  bool pairs = false;            // honours ScheduleInput::pairs
   bool overlaps_p2p;             // sends and receives run beside compute where the job allows
   /// Errors speak the job's keys and name the nearest legal values. CHECKs that every size is at least 1.
   Result<Orders> (*order)(const ScheduleInput&);

@@ -134,8 +134,6 @@ BufferRef attention_branch_backward(BlockBuilder& b, const Context& c, const Lay
   const int64_t e = size_of(c.act);
   const AttentionShape a = attention_shape(c);
   const BufferRef qkv = ref(l.attention_in, j), d_qkv = ref(t.d_qkv, j), d_attention = ref(t.d_attention, j);
-  if (c.strategy().recompute.kind == RecomputeKind::selective)
-    core_attention(b, c, l, j, Phase::recompute, ref(l.attention, j));
   if (c.n.cp > 1) {
     context_attention_backward(b, c, l, j, d_attention, d_qkv);
   } else if (l.lse.valid()) {
@@ -225,6 +223,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   const int64_t e = size_of(c.act);
 
   // MLP branch.
+  remake(b, c, l, j, kind, in, 0);
   BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
   const bool f8 = c.narrow();
   const BufferRef d_norm2 =
@@ -251,6 +250,7 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
               streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
               {c.gradient(id.proj_bias, j)});
 
+  remake(b, c, l, j, kind, in, 1);
   const BufferRef d_norm1 = c.model_spec().mla ? latent_backward(b, c, l, j, ref(l.norm1, j), ref(t.d_attention, j))
                                                : attention_branch_backward(b, c, l, j);
   if (one_norm) b.compute("add mlp", input, add(c, n.rows), {d_norm1, d_norm2}, {d_norm1});

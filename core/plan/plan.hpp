@@ -355,7 +355,7 @@ struct Receive {
   bool operator==(const Receive&) const = default;
 };
 
-/// Between memory spaces, or to and from storage: reads[i] -> writes[i], one by one.
+/// Between memory spaces, or to and from storage.
 struct Copy {
   Space from = Space::device, to = Space::pinned;
   int64_t bytes = 0;
@@ -394,10 +394,9 @@ enum class Stream : uint8_t {
   back_send_next,
   back_receive_previous,
   back_send_previous,
-  back_receive_next,
-  host  // the processor's own cores: updates and sums of what lies in host memory, reads and writes of files
+  back_receive_next
 };
-inline constexpr int kStreams = 17;
+inline constexpr int kStreams = 16;
 
 /// What must be over before an op may start, besides its predecessor on its own stream.
 struct Wait {

@@ -273,7 +273,9 @@ bool Structure::refs(const Block& b, const Segment& s, Range range, const std::s
       add(where, "'{}' is per_layer, but the segment is outside the layers", buffer.name);
     } else if (b.part.valid()) {
       // Hidden states have one more instance than layers; persistent ones do not.
-      const int64_t layers = plan_.parts[b.part.v].layers;
+      int64_t layers = plan_.parts[b.part.v].layers;
+      if (r.binding > 0)  // of a part that the invocation names: Storage looks closer
+        for (const Part& other : plan_.parts) layers = std::max(layers, other.layers);
       const int64_t most = buffer.scope == Scope::persistent ? layers - 1 : layers;
       const int64_t first = int64_t{s.first_layer} + r.layer_offset;
       const int64_t last = first + int64_t{s.layer_step} * (s.iterations - 1);

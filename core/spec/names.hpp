@@ -35,7 +35,6 @@ std::span<const Named<OptimizerKind>> names_of(OptimizerKind);
 std::span<const Named<LossKind>> names_of(LossKind);
 std::span<const Named<NormKernel>> names_of(NormKernel);
 std::span<const Named<Fp8Recipe>> names_of(Fp8Recipe);
-std::span<const Named<OffloadDevice>> names_of(OffloadDevice);
 std::span<const Named<Dispatcher>> names_of(Dispatcher);
 std::span<const Named<RoutingKind>> names_of(RoutingKind);
 

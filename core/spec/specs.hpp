@@ -143,7 +143,6 @@ struct NodeSpec {
   BytesPerSecond host_copy_bandwidth;  // measured pinned copy
   Bytes host_memory;
   BytesPerSecond host_memory_bandwidth;
-  int64_t cpu_cores = 0;   // physical, of the whole node; 0: not given
   std::string cpu_vendor;  // "intel", "amd", "nvidia": NCCL's network overhead differs
   Bytes nvme;
   BytesPerSecond nvme_read, nvme_write;
@@ -205,24 +204,7 @@ struct ZeroSpec {
   // Gathers and reductions take a list with a tensor for each rank, as DeepSpeed did until 0.5: torch copies each of them
   // by a kernel of its own, and the device is waited for before each gather.
   bool list_collectives = false;
-  // ZeRO++: ranks that keep a second shard of what the forward gathered, among which the backward gathers (hpZ; 1: none);
-  // weights gathered in 8 bits (qwZ).
-  int64_t secondary_shard = 1;
-  bool quantized_weights = false;
   bool operator==(const ZeroSpec&) const = default;
-};
-/// Where training state lies that the device has no room for.
-enum class OffloadDevice : uint8_t { none, cpu, nvme };
-
-/// What leaves the device between its uses (ZeRO-Offload, ZeRO-Infinity, FSDP's CPU offload, Megatron's CPU optimizer).
-struct OffloadSpec {
-  OffloadDevice optimizer = OffloadDevice::none;   // master weights and moments, which the host's cores update
-  OffloadDevice parameters = OffloadDevice::none;  // zero3, fsdp, fsdp2: the shards of the weights
-  int64_t activation_layers =
-      0;                 // of each model chunk, layers whose saved activations wait for the backward on the host
-  bool pinned = true;    // host memory that copies need not stage
-  bool overlap = false;  // the update goes bucket by bucket (unit by unit), copies beside the host's work
-  bool operator==(const OffloadSpec&) const = default;
 };
 /// How tokens reach their experts (facts MG-23, MG-24).
 enum class Dispatcher : uint8_t {
@@ -242,6 +224,9 @@ struct ExpertSpec {
   RoutingKind routing = RoutingKind::even;
   Dispatcher dispatcher = Dispatcher::all_to_all;
   bool shared_overlap = false;  // the shared expert is computed beside the exchange
+  // Megatron's --overlap-moe-expert-parallel-comm: a forward and the backward of another micro-batch are issued in turns, so
+  // that the exchange of each is beside the compute of the other.
+  bool overlap_passes = false;
   bool operator==(const ExpertSpec&) const = default;
 };
 
@@ -265,6 +250,7 @@ struct RecomputeSpec {
   // A checkpoint is recomputed up to the last tensor that its backward reads: not its last product (torch 2.1 and later,
   // use_reentrant=False).
   bool early_stop = false;
+  std::string modules{};  // selective: parts of a layer, by Megatron's words; none: core_attn
   bool operator==(const RecomputeSpec&) const = default;
 };
 
@@ -296,7 +282,9 @@ struct StrategySpec {
   ScheduleWeights schedule_weights;
   int64_t max_in_flight = 0;  // zero-bubble: most micro-batches that a stage holds; 0: as many as help
   std::string schedule_file;  // schedule csv: a table in PyTorch's notation
-  int64_t first_stage_layers = 0, last_stage_layers = 0;         // 0: even split
+  int64_t first_stage_layers = 0, last_stage_layers = 0;  // 0: even split
+  // Megatron's --pipeline-model-parallel-layout: t for each layer, E, L, | between stages, x*n; empty: split evenly.
+  std::string pipeline_layout;
   bool account_for_embedding = false, account_for_loss = false;  // each counts as one layer in the split
   bool overlap_p2p = true;  // interleaved only; the others are always blocking in Megatron
   // Without sequence parallelism every tensor rank holds the whole boundary tensor: each sends its piece of the rows and the
@@ -314,7 +302,6 @@ struct StrategySpec {
   GradientCopies gradient_copies = GradientCopies::automatic;
   FsdpSpec fsdp;
   ZeroSpec zero;
-  OffloadSpec offload;
   ExpertSpec experts;
   // Hidden states beyond what the backward reads that the pipeline engine keeps of each micro-batch in flight: 1 what the
   // stage sent, 2 also what it received (its layers read a clone); -1: 2 with zero1 (DeepSpeed's engine), else 0. The last

@@ -26,6 +26,12 @@ class Flags {
   std::string text_;
 };
 
+std::string without_commas(std::string words) {
+  for (char& c : words)
+    if (c == ',') c = ' ';
+  return words;
+}
+
 void write_model(const ModelSpec& m, Flags& f) {
   f.value("--num-layers", m.layers);
   f.value("--hidden-size", m.hidden);
@@ -93,12 +99,12 @@ void write_strategy(const StrategySpec& s, Flags& f) {
   f.on(s.overlap_param_gather, "--overlap-param-gather");
   f.more_than(0, "--ddp-bucket-size", s.bucket_elements);
   if (s.recompute.kind == RecomputeKind::selective) f.value("--recompute-granularity", "selective");
+  if (s.recompute.kind == RecomputeKind::selective && !s.recompute.modules.empty())
+    f.value("--recompute-modules", without_commas(s.recompute.modules));
+  if (!s.pipeline_layout.empty()) f.value("--pipeline-model-parallel-layout", fmt::format("'{}'", s.pipeline_layout));
   if (s.recompute.kind == RecomputeKind::full)
     f.value("--recompute-granularity", fmt::format("full --recompute-method {} --recompute-num-layers {}",
                                                    to_text(s.recompute.method), s.recompute.layers));
-  f.on(s.offload.optimizer != OffloadDevice::none, "--optimizer-cpu-offload");
-  f.on(s.offload.optimizer != OffloadDevice::none && s.offload.overlap, "--overlap-cpu-optimizer-d2h-h2d");
-  f.more_than(0, "--cpu-offloading-num-layers", s.offload.activation_layers);
   f.on(s.attention == AttentionKernel::unfused, "--attention-backend unfused");
 }
 

@@ -59,22 +59,6 @@ inline std::vector<Variant> strategies() {
       {"dp2_distributed", data(DataParallel::distributed_optimizer, false, 0)},
       {"dp2_distributed_overlap", data(DataParallel::distributed_optimizer, true, 5000)},
       {"dp2_zero1", data(DataParallel::zero1, false, 7000)},
-      {"dp2_zero1_offload",
-       [=](JobSpec& j) {
-         data(DataParallel::zero1, false, 7000)(j);
-         j.strategy.offload.optimizer = OffloadDevice::cpu;
-       }},
-      {"dp2_distributed_offload",
-       [=](JobSpec& j) {
-         data(DataParallel::distributed_optimizer, false, 0)(j);
-         j.strategy.offload.optimizer = OffloadDevice::cpu;
-         j.strategy.offload.overlap = true;
-       }},
-      {"pp2_activations",
-       [](JobSpec& j) {
-         cut(j, 1, 2, 1);
-         j.strategy.offload.activation_layers = 1;
-       }},
       {"recompute_full",
        [](JobSpec& j) {
          cut(j, 1, 1, 1);
@@ -116,17 +100,6 @@ inline std::vector<Variant> strategies() {
                    cut(j, 1, 2, 4);
                    j.strategy.context = 4;
                    j.strategy.context_all_to_all = 2;
-                 }});
-  all.push_back({"cp2_tp2_dp2_ring", [](JobSpec& j) {
-                   cut(j, 2, 1, 4);
-                   j.strategy.sequence_parallel = true;
-                   j.strategy.context = 2;
-                   j.strategy.ddp_bucket = {20000};
-                 }});
-  all.push_back({"pp4_dp2_zb_h1", [](JobSpec& j) {
-                   cut(j, 1, 4, 2);
-                   j.strategy.schedule = "zb-h1";
-                   j.strategy.data_parallel = DataParallel::megatron;
                  }});
   for (const lower::Schedule* schedule : lower::all_schedules())
     for (const int64_t chunks : {1, 2}) {

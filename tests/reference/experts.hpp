@@ -128,6 +128,24 @@ inline const ExpertVariant kExpertStrategies[] = {
        cut_experts(j, 1, 1, 2, 2);
        j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::uniform, 3};
      }},
+    {"ep2_overlap_passes",
+     [](JobSpec& j) {
+       cut_experts(j, 1, 1, 2, 2);
+       j.strategy.experts.overlap_passes = true;
+     }},
+    {"ep2_distributed_overlap_passes",
+     [](JobSpec& j) {
+       cut_experts(j, 1, 1, 4, 2);
+       shard_optimizer(j);
+       j.strategy.experts.overlap_passes = true;
+     }},
+    {"pp2_tp2_ep2_interleaved_overlap_passes",
+     [](JobSpec& j) {
+       cut_experts(j, 2, 2, 2, 2);
+       j.strategy.schedule = "interleaved";
+       j.strategy.virtual_stages = 2;
+       j.strategy.experts.overlap_passes = true;
+     }},
     {"ep2_shared_overlap",
      [](JobSpec& j) {
        cut_experts(j, 1, 1, 2, 2);

@@ -131,7 +131,9 @@ void Reference::match() {
       } else if (std::holds_alternative<Send>(o.body) || std::holds_alternative<Receive>(o.body)) {
         const auto* send = std::get_if<Send>(&o.body);
         const Direction towards = send ? send->to : std::get<Receive>(o.body).from;
-        const auto peer = peer_of(plan_, ranks_[r].id, (*ranks_[r].order)[t.invocation].binding[0].chunk, towards);
+        const plan::Range& operands = o.reads.count ? o.reads : o.writes;
+        const uint8_t which = operands.count ? t.block->refs[operands.begin].binding : 0;
+        const auto peer = peer_of(plan_, ranks_[r].id, (*ranks_[r].order)[t.invocation].binding[which].chunk, towards);
         if (!peer) throw Fault(where(ranks_[r], t) + ": has no peer");
         const uint32_t self = ranks_[r].id.v, other = peer->rank.v;
         channel = {UINT32_MAX, send ? self : other, send ? other : self,
@@ -309,12 +311,8 @@ void Reference::execute(Rank& r, const Task& t) {
     for (uint32_t i = 0; i < o.writes.count; ++i) {
       const BufferRef& ref = t.block->refs[o.writes.begin + i];
       const Role role = plan_.buffer(ref.buffer).role;
-      if (role == Role::tokens || role == Role::labels) {
-        fill_tokens(r, t, ref, writes[i]);
-        continue;
-      }
-      if (i >= reads.size() || reads[i].size != writes[i].size) throw Fault(where(r, t) + ": copies another size");
-      for (int64_t k = 0; k < reads[i].size; ++k) writes[i][k] = reads[i][k];
+      if (role != Role::tokens && role != Role::labels) throw Fault(where(r, t) + ": copies what it does not know");
+      fill_tokens(r, t, ref, writes[i]);
     }
     return;
   }

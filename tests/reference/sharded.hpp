@@ -24,14 +24,20 @@ inline void tensor(JobSpec& j, int64_t t) {
   j.strategy.sequence_parallel = true;
   j.cluster.nodes *= t;
 }
+/// torch's stages reduce in the last micro-batch alone, and share no tables.
+inline void stages(JobSpec& j, int64_t p) {
+  j.strategy.pipeline = p;
+  j.strategy.fsdp.no_sync = true;
+  j.cluster.nodes *= p;
+}
+inline void sequences(JobSpec& j, int64_t c, ContextExchange how) {
+  j.strategy.context = c;
+  j.strategy.context_exchange = how;
+  j.cluster.nodes *= c;
+}
 inline void small_buckets(JobSpec& j) {  // two layers of the gpt; one of its modules at a time
   j.strategy.bucket_elements = 4000;
   j.strategy.zero = {300, 40, 4000, 0};
-}
-
-inline void offload(JobSpec& j, OffloadDevice optimizer, OffloadDevice parameters) {
-  j.strategy.offload.optimizer = optimizer;
-  j.strategy.offload.parameters = parameters;
 }
 
 inline const Sharded kSharded[] = {
@@ -131,6 +137,58 @@ inline const Sharded kSharded[] = {
        j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
        j.strategy.fsdp.shard_size = 2;
      }},
+    {"fsdp_pp2", DataParallel::fsdp, 2, [](JobSpec& j) { stages(j, 2); }},
+    {"fsdp_pp2_shard_grad_op", DataParallel::fsdp, 2,
+     [](JobSpec& j) {
+       stages(j, 2);
+       j.strategy.fsdp.sharding = ShardingKind::shard_grad_op;
+     }},
+    {"fsdp2_pp2_ends", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       stages(j, 2);
+       j.strategy.fsdp.wrap = WrapKind::block_and_ends;
+     }},
+    {"fsdp2_pp4_no_reshard", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       stages(j, 4);
+       j.strategy.fsdp.reshard_after_forward = 0;
+     }},
+    {"fsdp2_tp2_pp2_interleaved", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       stages(j, 2);
+       tensor(j, 2);
+       j.strategy.virtual_stages = 2;
+       j.strategy.schedule = "interleaved";
+       j.strategy.fsdp.reshard_after_forward = 0;
+       j.strategy.fsdp.wrap = WrapKind::block_and_ends;
+     }},
+    {"fsdp2_pp2_hybrid_looped_bfs", DataParallel::fsdp2, 4,
+     [](JobSpec& j) {
+       stages(j, 2);
+       j.strategy.virtual_stages = 2;
+       j.strategy.schedule = "looped-bfs";
+       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
+       j.strategy.fsdp.shard_size = 2;
+     }},
+    {"fsdp_cp2", DataParallel::fsdp, 2, [](JobSpec& j) { sequences(j, 2, ContextExchange::ring); }},
+    {"fsdp2_tp2_cp2_gather", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       sequences(j, 2, ContextExchange::all_gather);
+     }},
+    {"fsdp2_cp2_hybrid", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       sequences(j, 2, ContextExchange::all_to_all);
+       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
+       j.strategy.fsdp.shard_size = 2;
+     }},
+    {"fsdp2_cp2_pp2", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       sequences(j, 2, ContextExchange::ring);
+       stages(j, 2);
+     }},
+    {"zero2_cp2", DataParallel::zero2, 2, [](JobSpec& j) { sequences(j, 2, ContextExchange::all_to_all); }},
+    {"zero3_cp2", DataParallel::zero3, 2, [](JobSpec& j) { sequences(j, 2, ContextExchange::all_to_all); }},
     {"zero2", DataParallel::zero2, 4},
     {"zero2_overlap_small_buckets", DataParallel::zero2, 2,
      [](JobSpec& j) {
@@ -160,81 +218,6 @@ inline const Sharded kSharded[] = {
        tensor(j, 2);
        small_buckets(j);
        j.strategy.recompute.kind = RecomputeKind::full;
-     }},
-    {"zero3_secondary_shard", DataParallel::zero3, 4, [](JobSpec& j) { j.strategy.zero.secondary_shard = 2; }},
-    {"zero3_zeropp", DataParallel::zero3, 8,
-     [](JobSpec& j) {
-       small_buckets(j);
-       j.strategy.zero.secondary_shard = 4;
-       j.strategy.zero.quantized_weights = true;
-     }},
-    {"fsdp_activations", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.offload.activation_layers = 2; }},
-    {"zero3_activations", DataParallel::zero3, 2,
-     [](JobSpec& j) {
-       small_buckets(j);
-       j.strategy.offload.activation_layers = 4;
-     }},
-    {"fsdp2_activations_recompute", DataParallel::fsdp2, 2,
-     [](JobSpec& j) {
-       j.strategy.offload.activation_layers = 1;
-       j.strategy.offload.pinned = false;
-       j.strategy.recompute.kind = RecomputeKind::full;
-     }},
-    {"zero2_offload", DataParallel::zero2, 2, [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::none); }},
-    {"zero2_offload_tp2_one_micro_batch", DataParallel::zero2, 2,
-     [](JobSpec& j) {
-       tensor(j, 2);
-       j.training.micro_batch = 8;
-       offload(j, OffloadDevice::cpu, OffloadDevice::none);
-     }},
-    {"zero2_offload_alone", DataParallel::zero2, 1,
-     [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::none); }},
-    {"zero3_offload_optimizer", DataParallel::zero3, 2,
-     [](JobSpec& j) {
-       small_buckets(j);
-       offload(j, OffloadDevice::cpu, OffloadDevice::none);
-       j.strategy.offload.overlap = true;
-     }},
-    {"zero3_offload_pageable", DataParallel::zero3, 4,
-     [](JobSpec& j) {
-       offload(j, OffloadDevice::cpu, OffloadDevice::cpu);
-       j.strategy.offload.pinned = false;
-     }},
-    {"zero3_offload_alone", DataParallel::zero3, 1,
-     [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::cpu); }},
-    {"zero3_offload_tp2_recompute", DataParallel::zero3, 2,
-     [](JobSpec& j) {
-       tensor(j, 2);
-       small_buckets(j);
-       offload(j, OffloadDevice::cpu, OffloadDevice::cpu);
-       j.strategy.recompute.kind = RecomputeKind::full;
-     }},
-    {"fsdp_offload", DataParallel::fsdp, 2, [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::cpu); }},
-    {"fsdp_offload_alone", DataParallel::fsdp, 1,
-     [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::cpu); }},
-    {"fsdp2_offload_tp2", DataParallel::fsdp2, 2,
-     [](JobSpec& j) {
-       tensor(j, 2);
-       offload(j, OffloadDevice::cpu, OffloadDevice::cpu);
-     }},
-    {"fsdp2_offload_hybrid_pageable", DataParallel::fsdp2, 4,
-     [](JobSpec& j) {
-       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
-       j.strategy.fsdp.shard_size = 2;
-       offload(j, OffloadDevice::cpu, OffloadDevice::cpu);
-       j.strategy.offload.pinned = false;
-     }},
-};
-
-/// On files, which no executor uses.
-inline const Sharded kOnFiles[] = {
-    {"zero3_nvme_optimizer", DataParallel::zero3, 2,
-     [](JobSpec& j) { offload(j, OffloadDevice::nvme, OffloadDevice::none); }},
-    {"zero3_nvme_all", DataParallel::zero3, 2,
-     [](JobSpec& j) {
-       small_buckets(j);
-       offload(j, OffloadDevice::nvme, OffloadDevice::nvme);
-       j.strategy.offload.overlap = true;
      }},
 };
 

@@ -240,6 +240,16 @@ TEST(Mapping, ShardedWeights) {
             DataParallel::zero3);
 }
 
+TEST(Mapping, ShardsOnStagesReduceOnceAndStayWhole) {
+  const StrategySpec s = job_of(map_of({{"Megatron-Core r0.8.0", "torchtitan (2024)"},
+                                        {"zero_stage: 1, fsdp: false", "zero_stage: 3, fsdp: true"}}))
+                             .strategy;
+  EXPECT_EQ(s.data_parallel, DataParallel::fsdp2);
+  EXPECT_EQ(s.pipeline, 4);
+  EXPECT_TRUE(s.fsdp.no_sync);
+  EXPECT_EQ(s.fsdp.reshard_after_forward, 0);
+}
+
 TEST(Mapping, CorrectionsAreNamed) {
   const Mapping m = map_of({{"Megatron-Core r0.8.0", "Megatron-LM fork (zero-bubble)"}});
   EXPECT_EQ(job_of(m).strategy.attention, AttentionKernel::unfused);
@@ -306,9 +316,6 @@ TEST(Mapping, Fp8WordsNameTheRecipe) {
 TEST(Mapping, WhatIsNotBuiltIsSkippedWithAReason) {
   const std::pair<std::pair<const char*, const char*>, const char*> table[] = {
       {{"attention: MHA}", "attention: MHA, moe: {experts: 8}}"}, "experts are not published"},
-      {{"fsdp: false", "fsdp: true"}, "sharded weights on pipeline stages"},
-      {{"zero_stage: 1", "zero_stage: 2"}, "sharded weights on pipeline stages"},
-      {{"zero_stage: 1", "zero_stage: 3"}, "sharded weights on pipeline stages"},
       {{"cp: 1", "cp: 2"}, "does not give 16 GPUs"},
       {{"precision: bf16", "precision: fp4 (nvfp4)"}, "fp4"},
       {{"task: pretrain", "task: lora"}, "lora"},
@@ -340,11 +347,16 @@ TEST(Mapping, WhatIsOpenIsTriedAndNamed) {
   m = map_of({{"recompute: selective", "recompute: unknown"}, {"flash_attention: true", "flash_attention: false"}});
   EXPECT_EQ(m.candidates.size(), 3u);
 
-  m = map_of({{"recompute: selective", "recompute: selective (norm, act)"}});  // no key of a job says just this
+  m = map_of({{"recompute: selective", "recompute: selective (norm, act)"}});
+  ASSERT_EQ(m.candidates.size(), 1u);
+  EXPECT_EQ(job_of(m).strategy.recompute.kind, RecomputeKind::selective);
+  EXPECT_EQ(job_of(m).strategy.recompute.modules, "layernorm act");
+
+  m = map_of({{"recompute: selective", "recompute: selective (a policy)"}});  // no key of a job says just this
   ASSERT_EQ(m.candidates.size(), 2u);
   EXPECT_EQ(job_of(m, 0).strategy.recompute.kind, RecomputeKind::none);
   EXPECT_EQ(job_of(m, 1).strategy.recompute.kind, RecomputeKind::full);
-  EXPECT_THAT(m.assumptions, Contains(HasSubstr("'selective (norm, act)' keeps more than full and less than none")));
+  EXPECT_THAT(m.assumptions, Contains(HasSubstr("'selective (a policy)' keeps more than full and less than none")));
 
   m = map_of({{"vpp: 1", "vpp: null"},
               {"schedule: 1F1B", "schedule: 1F1B interleaved (v not given)"},

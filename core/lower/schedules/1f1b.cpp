@@ -25,12 +25,14 @@ Result<Orders> order(const ScheduleInput& in) {
   const auto m = static_cast<int32_t>(in.micro_batches);
   Orders orders(static_cast<size_t>(in.pipeline));
   for (int64_t rank = 0; rank < in.pipeline; ++rank) {
-    const auto warm_up = static_cast<int32_t>(std::min<int64_t>(in.pipeline - rank - 1, m));
+    // Pairs: of one rank alone, whose forwards are one ahead; between stages that needs interleaving.
+    const bool pairs = in.pairs && in.pipeline == 1;
+    const auto warm_up = static_cast<int32_t>(std::min<int64_t>(in.pipeline - rank - 1 + pairs, m));
     std::vector<Slot>& slots = orders[static_cast<size_t>(rank)];
     slots.reserve(static_cast<size_t>(2 * in.micro_batches));
     for (int32_t i = 0; i < warm_up; ++i) slots.push_back({Pass::forward, 0, i});
     for (int32_t i = warm_up; i < m; ++i) {
-      slots.push_back({Pass::forward, 0, i});
+      slots.push_back({Pass::forward, 0, i, pairs});
       slots.push_back({Pass::backward, 0, i - warm_up});
     }
     for (int32_t i = m - warm_up; i < m; ++i) slots.push_back({Pass::backward, 0, i});
@@ -38,7 +40,9 @@ Result<Orders> order(const ScheduleInput& in) {
   return orders;
 }
 
-int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) { return std::min(in.micro_batches, in.pipeline - rank); }
+int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) {
+  return std::min(in.micro_batches, in.pipeline - rank + (in.pairs && in.pipeline == 1));
+}
 
 }  // namespace
 
@@ -49,6 +53,7 @@ const Schedule schedules_1f1b{
         "Narayanan et al. 2021 (arXiv 2006.09503); Megatron-LM "
         "forward_backward_pipelining_without_interleaving",
     .placement = plan::PlacementKind::loop,
+    .pairs = true,
     .overlaps_p2p = false,
     .order = order,
     .peak_in_flight = peak_in_flight,

@@ -88,12 +88,14 @@ Result<Orders> order(const ScheduleInput& in) {
   Orders orders(static_cast<size_t>(p));
   for (int64_t rank = 0; rank < p; ++rank) {
     const auto total = static_cast<size_t>(m * v);
-    const auto warm_up = std::min(static_cast<size_t>(2 * (p - rank - 1) + (v - 1) * group), total);
+    // Of a pair the forward is one more ahead (Megatron get_pp_rank_microbatches, overlap_moe_expert_parallel_comm).
+    const auto warm_up = std::min(static_cast<size_t>(2 * (p - rank - 1) + (v - 1) * group + in.pairs), total);
     std::vector<Slot>& slots = orders[static_cast<size_t>(rank)];
     slots.reserve(2 * total);
     slots.assign(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(warm_up));
     for (size_t i = warm_up; i < total; ++i) {
       slots.push_back(forwards[i]);
+      slots.back().paired = in.pairs;
       slots.push_back(backwards[i - warm_up]);
     }
     slots.insert(slots.end(), backwards.end() - static_cast<std::ptrdiff_t>(warm_up), backwards.end());
@@ -103,7 +105,7 @@ Result<Orders> order(const ScheduleInput& in) {
 
 int64_t peak_in_flight(const ScheduleInput& in, int64_t rank) {
   const int64_t group = in.group_size ? in.group_size : in.pipeline;
-  return std::min(in.micro_batches * in.chunks, 2 * (in.pipeline - rank - 1) + (in.chunks - 1) * group + 1);
+  return std::min(in.micro_batches * in.chunks, 2 * (in.pipeline - rank - 1) + (in.chunks - 1) * group + 1 + in.pairs);
 }
 
 }  // namespace
@@ -115,6 +117,7 @@ const Schedule schedules_interleaved{
         "Narayanan et al. 2021 (arXiv 2104.04473); Megatron-Core "
         "forward_backward_pipelining_with_interleaving",
     .placement = plan::PlacementKind::loop,
+    .pairs = true,
     .overlaps_p2p = true,
     .order = order,
     .peak_in_flight = peak_in_flight,

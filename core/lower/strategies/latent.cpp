@@ -247,8 +247,6 @@ BufferRef latent_backward(BlockBuilder& b, const Context& c, const LayerBuffers&
   const LatentBuffers& m = l.latent;
   const ParameterIds& id = c.id;
   const Phase input = Phase::backward_input;
-  if (c.strategy().recompute.kind == RecomputeKind::selective)
-    latent_core(b, c, l, j, Phase::recompute, ref(l.attention, j));
   b.compute("attention backward", input, latent_attention_backward(shape(c)),
             {d, ref(l.attention_in, j), ref(l.attention, j), ref(l.lse, j)}, {ref(c.tmp.d_qkv, j)});
   b.compute("scatter qkv", input, assemble(c, Kernel::latent_scatter), {ref(c.tmp.d_qkv, j)},

@@ -270,7 +270,7 @@ TEST(Units, IllegalJobsNameKeyAndLegalValues) {
   const Row rows[] = {
       {"strategy.pipeline", "DeepSpeed's pipeline engine refuses ZeRO 2 and 3", "zero1", DataParallel::zero3,
        [](JobSpec& j) { j.strategy.pipeline = 2; }},
-      {"strategy.pipeline", "cannot be planned yet", "legal: 1", DataParallel::fsdp,
+      {"strategy.fsdp.no_sync", "after the last micro-batch", "legal: true", DataParallel::fsdp,
        [](JobSpec& j) { j.strategy.pipeline = 2; }},
       {"strategy.fsdp", "has no effect with data_parallel: zero2", "fsdp2", DataParallel::zero2,
        [](JobSpec& j) { j.strategy.fsdp.no_sync = true; }},
