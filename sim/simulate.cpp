@@ -42,6 +42,7 @@ class ModelPricing final : public Pricing {
   Time message(int64_t bytes, RankId from, RankId to, int64_t concurrent) const override {
     return models_.collective.estimate_message(bytes, from, to, concurrent).time;
   }
+  int64_t message_channels() const override { return models_.collective.message_channels(); }
   GroupShape shape_of(std::span<const RankId> members) const override { return models_.collective.shape_of(members); }
   double slowdown(const plan::Compute& op, int64_t channels) const override {
     return models_.compute.slowdown_beside_collective(op, channels);

@@ -3,10 +3,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -45,15 +45,26 @@ Channel channel_of(int64_t rank, int64_t ranks) {
   return c;
 }
 
-/// Of all threads of this process.
-double processor_seconds() {
-  timespec t{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+/// So much work, however long it takes.
+void spin(int64_t turns) {
+  for (volatile int64_t i = 0; i < turns;) i = i + 1;
+}
+
+/// Turns that take about a quarter of a millisecond when nothing else is on the core: long for a kernel of a small model,
+/// short for one of a large.
+int64_t turns_of_a_kernel() {
+  constexpr int64_t kTurns = 100'000;
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < 5; ++i) {
+    const int64_t begin = now_ps();
+    spin(kTurns);
+    least = std::min(least, now_ps() - begin);
+  }
+  return std::max<int64_t>(1, 250'000'000 * kTurns / std::max<int64_t>(1, least));
 }
 
 /// One rank's part: launches a chain of (nothing on the compute stream, transfer, nothing ...) and tells the seconds from
-/// one nothing to the next, the median of the repetitions.
+/// one nothing to the next, the median of the repetitions. Or, beside kernels, what the transfers take from them.
 class Chain {
  public:
   Chain(Machine& m, const Case& c, uint32_t channel, DType dtype, int64_t largest)
@@ -63,51 +74,20 @@ class Chain {
     out_.assign(bytes, std::byte{0});
   }
 
-  struct Timed {
-    double seconds = 0;  // of one transfer
-    double busy = 0;     // of them, processor time of a rank
-  };
-  Result<Timed> run(int64_t bytes, int repetitions, size_t ranks_here) {
-    const int64_t rank = m_.communicator->rank().v;
-    const bool message = case_.kind == TransferKind::message;
-    Transfer t;
-    t.op = "calibrate";
-    plan::Collective collective;
-    collective.kind = collective_of(case_.kind);
-    collective.dtype = dtype_;
-    collective.bytes = bytes;
-    const int64_t n = case_.ranks, elements = bytes / size_of(dtype_);
-    const bool sends = message && rank % 2 == 0;
-    Operand in{in_.data(), dtype_, elements, {}}, out{out_.data(), dtype_, elements, {}};
-    Stream stream = Stream::tensor;
-    if (message) {
-      t.kind = sends ? Transfer::Kind::send : Transfer::Kind::receive;
-      t.peer = {static_cast<uint32_t>(sends ? rank + 1 : rank - 1)};
-      stream = sends ? Stream::send_next : Stream::receive_previous;
-    } else {
-      t.collective = &collective;
-      t.channel = channel_;
-      if (case_.kind == TransferKind::all_gather) in.elements /= n;
-      if (case_.kind == TransferKind::reduce_scatter) out.elements /= n;
-      if (case_.kind == TransferKind::all_reduce) out = in;
-    }
-    if (!message || sends) t.reads = {&in, 1};
-    if (!message || !sends) t.writes = {&out, 1};
-    if (message && rank / 2 * 2 + 1 >= m_.communicator->size()) return Timed();  // an odd rank is left over
-
+  /// Seconds of one transfer of so many bytes.
+  Result<double> run(int64_t bytes, int repetitions) {
+    if (!prepare(bytes)) return 0.0;
     if (const Status s = m_.communicator->barrier(); !s) return s.errors();
     Ticket ticket = 0;
     Device& d = *m_.device;
-    const double before = processor_seconds();
     d.launch({nullptr, "before", {}, {}, {}}, Stream::compute, ticket++);
     for (int i = 0; i < repetitions; ++i) {
-      d.wait(stream, ticket - 1);
-      m_.communicator->start(t, stream, ticket++);
+      d.wait(stream_, ticket - 1);
+      m_.communicator->start(t_, stream_, ticket++);
       d.wait(Stream::compute, ticket - 1);
       d.launch({nullptr, "between", {}, {}, {}}, Stream::compute, ticket++);
     }
     if (const Status s = d.synchronize(); !s) return s.errors();
-    const double busy = (processor_seconds() - before) / static_cast<double>(ranks_here);
     std::vector<double> periods;
     for (int i = 0; i < repetitions; ++i) {
       const auto a = d.interval(static_cast<Ticket>(2 * i)), b = d.interval(static_cast<Ticket>(2 * i + 2));
@@ -115,16 +95,96 @@ class Chain {
       if (!b) return b.errors();
       periods.push_back(1e-12 * static_cast<double>(b.value().begin_ps - a.value().end_ps));
     }
-    std::sort(periods.begin(), periods.end());
-    return Timed{periods[periods.size() / 2], busy / repetitions};
+    return median(periods);
+  }
+
+  /// By how many seconds so many kernels end later when so many transfers are under way beside them, for each that is hidden.
+  Result<double> taken_from_kernels(int64_t bytes, int transfers, int kernels) {
+    if (!prepare(bytes)) return 0.0;
+    std::vector<double> lost;
+    for (int i = 0; i < kBesideRounds; ++i) {
+      const auto alone = kernels_take(kernels, 0), beside = kernels_take(kernels, transfers);
+      if (!alone) return alone.errors();
+      if (!beside) return beside.errors();
+      if (beside.value().transfers == 0) continue;
+      lost.push_back((beside.value().seconds - alone.value().seconds) / beside.value().transfers);
+    }
+    return lost.empty() ? 0 : median(lost);
   }
 
  private:
+  static constexpr int kBesideRounds = 5;
+
+  static double median(std::vector<double>& v) {
+    std::sort(v.begin(), v.end());
+    return v[v.size() / 2];
+  }
+
+  struct Beside {
+    double seconds = 0;  // of the kernels
+    int transfers = 0;   // that were over before them: hidden ones may take longer than alone
+  };
+  Result<Beside> kernels_take(int kernels, int transfers) {
+    if (const Status s = m_.communicator->barrier(); !s) return s.errors();
+    Device& d = *m_.device;
+    static const plan::Compute kernel{};
+    for (int i = 0; i < kernels; ++i)
+      d.launch({&kernel, "kernel", {}, {}, {}}, Stream::compute, static_cast<Ticket>(i));
+    for (int i = 0; i < transfers; ++i) m_.communicator->start(t_, stream_, static_cast<Ticket>(kernels + i));
+    if (const Status s = d.synchronize(); !s) return s.errors();
+    const auto first = d.interval(0), last = d.interval(static_cast<Ticket>(kernels - 1));
+    if (!first) return first.errors();
+    if (!last) return last.errors();
+    Beside out{1e-12 * static_cast<double>(last.value().end_ps - first.value().begin_ps), 0};
+    for (int i = 0; i < transfers; ++i) {
+      const auto when = d.interval(static_cast<Ticket>(kernels + i));
+      if (!when) return when.errors();
+      out.transfers += when.value().end_ps <= last.value().end_ps;
+    }
+    return out;
+  }
+
+  /// False: this rank has no part in it.
+  bool prepare(int64_t bytes) {
+    const int64_t rank = m_.communicator->rank().v;
+    const bool message = case_.kind == TransferKind::message;
+    t_ = {};
+    t_.op = "calibrate";
+    collective_ = {};
+    collective_.kind = collective_of(case_.kind);
+    collective_.dtype = dtype_;
+    collective_.bytes = bytes;
+    const int64_t n = case_.ranks, elements = bytes / size_of(dtype_);
+    const bool sends = message && rank % 2 == 0;
+    in_operand_ = out_operand_ = {in_.data(), dtype_, elements, {}};
+    out_operand_.data = out_.data();
+    stream_ = Stream::tensor;
+    if (message) {
+      t_.kind = sends ? Transfer::Kind::send : Transfer::Kind::receive;
+      t_.peer = {static_cast<uint32_t>(sends ? rank + 1 : rank - 1)};
+      stream_ = sends ? Stream::send_next : Stream::receive_previous;
+    } else {
+      t_.collective = &collective_;
+      t_.channel = channel_;
+      if (case_.kind == TransferKind::all_gather) in_operand_.elements /= n;
+      if (case_.kind == TransferKind::reduce_scatter) out_operand_.elements /= n;
+      if (case_.kind == TransferKind::all_reduce) out_operand_ = in_operand_;
+    }
+    if (!message || sends) t_.reads = {&in_operand_, 1};
+    if (!message || !sends) t_.writes = {&out_operand_, 1};
+    return !message || rank / 2 * 2 + 1 < m_.communicator->size();  // an odd rank is left over
+  }
+
   Machine& m_;
   Case case_;
   uint32_t channel_;
   DType dtype_;
   std::vector<std::byte> in_, out_;
+  // Of the transfer at hand.
+  plan::Collective collective_;
+  Operand in_operand_, out_operand_;
+  Transfer t_;
+  Stream stream_ = Stream::tensor;
 };
 
 std::vector<int64_t> group_sizes(int64_t ranks) {
@@ -151,6 +211,16 @@ int repetitions_of(double seconds, Extent extent) {
   return static_cast<int>(std::clamp(0.25 / std::max(seconds, 1e-6), 3.0, 200.0));
 }
 
+/// What a transfer takes from kernels is measured at these sizes: those of a layer's activations and weights.
+constexpr std::array<int64_t, 3> kBesideBytes = {1 << 16, 1 << 18, 1 << 20};
+
+/// The same on every rank.
+Result<double> agree(Machine& m, double mine, plan::Reduction how) {
+  const auto all = m.communicator->reduce({&mine, 1}, how);
+  if (!all) return all.errors();
+  return all.value()[0];
+}
+
 Time microseconds(double seconds) { return Time::ns(std::llround(seconds * 1e9)); }
 
 }  // namespace
@@ -165,7 +235,11 @@ Result<std::vector<TransferCurve>> measure_transfers(const Ranks& ranks, DType d
   std::vector<TransferCurve> curves;
   if (cases.empty()) return curves;
 
-  auto machines = ranks.open(nullptr);
+  const int64_t turns = turns_of_a_kernel();
+  auto machines = ranks.open([turns](const plan::Compute&, auto, auto, const KernelContext&, Workers&) {
+    spin(turns);
+    return ok_status();
+  });
   if (!machines) return machines.errors();
   const std::vector<int64_t> groups = group_sizes(ranks.size), bytes = sizes(ranks, extent);
   const auto connected = on_every(machines.value(), [&](Machine& m) {
@@ -189,32 +263,41 @@ Result<std::vector<TransferCurve>> measure_transfers(const Ranks& ranks, DType d
     curve.dtype = dtype;
     const auto channel = static_cast<uint32_t>(std::find(groups.begin(), groups.end(), c.ranks) - groups.begin());
     // Of rank 0 after the mean over all: the same on every process.
-    std::vector<Chain::Timed> times;
+    std::vector<double> times, shares;
     const size_t here = machines.value().size();
     const auto timed = on_every(machines.value(), [&](Machine& m) -> Status {
+      const bool keeps = m.communicator->rank().v == 0 || here == 1;
       Chain chain(m, c, channel, dtype, bytes.back());
       for (const int64_t b : bytes) {
-        const auto first = chain.run(b, 3, here);  // memory touched, threads there
+        const auto first = chain.run(b, 3);  // memory touched, threads there
         if (!first) return first.errors();
-        const double about[] = {first.value().seconds};
-        const auto agreed = m.communicator->reduce(about, plan::Reduction::max);
+        const auto agreed = agree(m, first.value(), plan::Reduction::max);
         if (!agreed) return agreed.errors();
-        auto mine = chain.run(b, repetitions_of(agreed.value()[0], extent), here);
+        const auto mine = chain.run(b, repetitions_of(agreed.value(), extent));
         if (!mine) return mine.errors();
-        const double values[] = {mine.value().seconds, mine.value().busy};
-        auto mean = m.communicator->reduce(values, plan::Reduction::average);
+        const auto mean = agree(m, mine.value(), plan::Reduction::average);
         if (!mean) return mean.errors();
-        if (m.communicator->rank().v == 0 || here == 1) times.push_back({mean.value()[0], mean.value()[1]});
+        if (keeps) times.push_back(mean.value());
+        if (std::find(kBesideBytes.begin(), kBesideBytes.end(), b) == kBesideBytes.end()) continue;
+        // Kernels for three times as long: also where a transfer takes the whole core they are the last to end.
+        const double seconds = std::max(1e-6, mean.value());
+        const int transfers = static_cast<int>(std::clamp(8e-3 / seconds, 1.0, 200.0));
+        const int kernels = static_cast<int>(3 * transfers * seconds / 250e-6) + 8;
+        const auto taken = chain.taken_from_kernels(b, transfers, kernels);
+        if (!taken) return taken.errors();
+        const auto share = agree(m, taken.value() / seconds, plan::Reduction::average);
+        if (!share) return share.errors();
+        if (keeps) shares.push_back(std::clamp(share.value(), 0.0, 1.0));
       }
       return ok_status();
     });
     if (!timed) return timed.errors();
-    double busy = 0, all = 0;  // of the larger half: small ones are waking and looking
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      if (const Time t = microseconds(times[i].seconds); t.count_ps() > 0) curve.points.push_back({{bytes[i]}, t});
-      if (2 * i >= bytes.size()) busy += times[i].busy, all += times[i].seconds;
-    }
-    if (all > 0) curve.device_share = std::round(std::min(1.0, busy / all) * 100) / 100;
+    for (size_t i = 0; i < bytes.size(); ++i)
+      if (const Time t = microseconds(times[i]); t.count_ps() > 0) curve.points.push_back({{bytes[i]}, t});
+    if (!shares.empty())
+      curve.device_share =
+          std::round(std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size()) * 100) /
+          100;
     if (!curve.points.empty()) curves.push_back(std::move(curve));
   }
   return curves;

@@ -233,6 +233,12 @@ CollectiveEstimate CollectiveCost::estimate(CollectiveKind kind, Reduction reduc
           .bandwidth = us > latency ? size / ((us - latency) * 1e-6) : 0};
 }
 
+int64_t CollectiveCost::message_channels() const {
+  const int64_t nodes = impl_->cluster.nodes > 1 ? 2 : 1;
+  const auto m = impl_->from_measurements(TransferKind::message, DType::f32, 1, 2, nodes);
+  return m ? m->channels : 0;
+}
+
 CollectiveEstimate CollectiveCost::estimate_message(int64_t bytes, RankId from, RankId to, int64_t concurrent) const {
   WT_CHECK(bytes >= 0 && concurrent >= 1, "{} bytes, {} messages", bytes, concurrent);
   if (from == to) return {};

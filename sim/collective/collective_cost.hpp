@@ -69,6 +69,10 @@ class CollectiveCost {
   /// One message between two ranks; `concurrent` messages leave the node at the same time over the same NICs.
   CollectiveEstimate estimate_message(int64_t bytes, RankId from, RankId to, int64_t concurrent = 1) const;
 
+  /// What each end of a message loses of concurrent compute while it is under way, in kWholeDevice parts; 0 where messages
+  /// were not measured: NCCL's take a block or two.
+  int64_t message_channels() const;
+
   struct Impl;
 
  private:

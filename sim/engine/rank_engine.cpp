@@ -379,6 +379,7 @@ void RankEngine::run(uint32_t u) {
           const auto met = meet(channel_of(u, entry, *o), *o, ready);
           begin = met ? met->begin : kUnknown;
           end = met ? met->end : 0;
+          if (met && o->channels) in_flight_[u].push_back({begin, end, o->channels});
           break;
         }
       }

@@ -77,6 +77,7 @@ void RankEngine::post_next_messages() {
     const Queued message = queued_[index];
     queued_[index].next = std::exchange(free_queued_, index);
     first = {message.op, nullptr, message.ready, message.token, message.span, message.next, last};
+    if (message.op->channels) units_[u].open_exposed |= static_cast<uint16_t>(1u << message.op->stream);
     if (message.span != kNone) spans_[u][message.span].begin_ps = message.ready - origin_;
     if (const auto met = meet(message.channel, *message.op, message.ready))
       resolve(u, message.op->stream, met->begin, met->end);

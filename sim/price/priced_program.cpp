@@ -30,7 +30,8 @@ class Flattener {
         out_(out),
         gap_(pricing.device_gap().count_ps()),
         kernel_issue_(pricing.kernel_issue().count_ps()),
-        transfer_issue_(pricing.transfer_issue().count_ps()) {}
+        transfer_issue_(pricing.transfer_issue().count_ps()),
+        message_channels_(pricing.message_channels()) {}
 
   /// `unit`: any unit of the class the block is priced for.
   FlatBlock flatten(BlockId id, uint32_t unit) {
@@ -75,9 +76,11 @@ class Flattener {
       } else if (const auto* send = std::get_if<plan::Send>(&op.body)) {
         f.kind = OpKind::send;
         f.aux = MessageAux::make(size_index(send->bytes), binding_of(block, op.reads), send->to, false);
+        f.channels = class_of(message_channels_);
       } else if (const auto* receive = std::get_if<plan::Receive>(&op.body)) {
         f.kind = OpKind::receive;
         f.aux = MessageAux::make(size_index(receive->bytes), binding_of(block, op.writes), receive->from, true);
+        f.channels = class_of(message_channels_);
       } else if (const auto* copy = std::get_if<plan::Copy>(&op.body)) {
         duration_ = pricing_.copy(*copy).count_ps();
       } else {
@@ -118,12 +121,15 @@ class Flattener {
     }
     const bool beside = op.stream == Stream::tensor || op.stream == Stream::data || op.stream == Stream::replica ||
                         op.stream == Stream::expert || op.stream == Stream::context;
-    if (beside && duration_ > 0) {
-      auto it = std::find(out_.channels.begin(), out_.channels.end(), price.channels);
-      if (it == out_.channels.end()) it = out_.channels.insert(it, price.channels);
-      WT_CHECK(out_.channels.size() < 127);
-      f.channels = static_cast<uint32_t>(it - out_.channels.begin()) + 1;
-    }
+    if (beside && duration_ > 0) f.channels = class_of(price.channels);
+  }
+
+  uint32_t class_of(int64_t channels) {
+    if (channels == 0) return 0;
+    auto it = std::find(out_.channels.begin(), out_.channels.end(), channels);
+    if (it == out_.channels.end()) it = out_.channels.insert(it, channels);
+    WT_CHECK(out_.channels.size() < 127);
+    return static_cast<uint32_t>(it - out_.channels.begin()) + 1;
   }
 
   /// Blocks share most of their kernels: each is asked for once.
@@ -314,7 +320,7 @@ class Flattener {
   const Pricing& pricing_;
   const Fold& fold_;
   PricedPlan& out_;
-  int64_t gap_, kernel_issue_, transfer_issue_;
+  int64_t gap_, kernel_issue_, transfer_issue_, message_channels_;
   int64_t duration_ = 0;  // ps, of the op at hand: FlatOp has no room for one out of range
 
   struct HashCompute {

@@ -41,7 +41,7 @@ struct FlatOp {
   std::array<uint16_t, 4> waits{kZero, kZero, kZero, kZero};
   uint32_t aux = 0;            // compute: row of slowdowns; collective: UnitComm; send, receive: see below
   uint32_t instance : 24 = 0;  // op instance of the block
-  uint32_t channels : 7 = 0;   // collectives: class of channels; 0: no later compute op can run beside it
+  uint32_t channels : 7 = 0;   // transfers: class of channels; 0: no later compute op can run beside it
   uint32_t in_pieces : 1 = 0;  // FlatBlock::pieces has more
 };
 inline constexpr int64_t kLongestOp = int64_t{1} << 59;     // ps: 6 days

@@ -31,9 +31,11 @@ class Pricing {
   virtual Time copy(const plan::Copy&) const = 0;
   virtual CollectivePrice collective(const plan::Collective&, const GroupShape&) const = 0;
   virtual Time message(int64_t bytes, RankId from, RankId to, int64_t concurrent) const = 0;
+  /// Taken from concurrent compute on both ends while a message is under way.
+  virtual int64_t message_channels() const { return 0; }
   virtual GroupShape shape_of(std::span<const RankId> members) const = 0;
 
-  /// Factor (>= 1) by which `op` gets slower beside a collective of so many channels.
+  /// Factor (>= 1) by which `op` gets slower beside a collective or message of so many channels.
   virtual double slowdown(const plan::Compute& op, int64_t channels) const = 0;
   virtual Time device_gap() const = 0;                           // after each kernel of a stream
   virtual Time kernel_issue() const = 0;                         // host, one kernel

@@ -20,6 +20,7 @@ class FakePricing : public Pricing {
   int64_t collective_latency = 0;  // a collective: this plus bytes times nodes
   int64_t gap = 0, issue = 0;
   double slow = 1;
+  int64_t beside_messages = 0;  // channels
   MachineCells machine;
 
   Time compute(const plan::Compute& op) const override { return Time::ps(static_cast<int64_t>(op.work.flops) * scale); }
@@ -32,6 +33,7 @@ class FakePricing : public Pricing {
     const bool far = machine.node && from.v / machine.node != to.v / machine.node;
     return Time::ps((hop + bytes * (far ? concurrent : 1)) * scale);
   }
+  int64_t message_channels() const override { return beside_messages; }
   GroupShape shape_of(std::span<const RankId> members) const override {
     GroupShape shape;
     shape.ranks = static_cast<int64_t>(members.size());

@@ -245,6 +245,22 @@ TEST(Simulate, SlowdownIsExactForTheOverlappedPart) {
   EXPECT_EQ(step_time(plan, pricing), 110);
 }
 
+/// Two stages, two micro-batches, messages of 40 ps: beside one a kernel goes at half speed, on the end that sends and on the
+/// one that receives, whichever of them was there first.
+TEST(Simulate, AMessageSlowsTheKernelsOfBothEnds) {
+  FakePricing pricing;
+  pricing.slow = 2;
+  const plan::Plan plan = pipeline_plan("gpipe", 2, 2, 1, 100, 50, 40);
+  EXPECT_EQ(makespan(plan, pricing), 530);
+  pricing.beside_messages = 1;
+  // Stage 0: F 0-100, the second beside its message (100-140) to 220. Stage 1: F 140-260, slow from 220 on; F to 360,
+  // B to 410, the second beside the first's message (410-450) to 480. Stage 0: B 450-520, slow from 480 on, B to 570.
+  EXPECT_EQ(makespan(plan, pricing), 570);
+  EXPECT_EQ(step_time(plan, pricing, true), step_time(plan, pricing));
+  pricing.slow = 1;
+  EXPECT_EQ(makespan(plan, pricing), 530);
+}
+
 TEST(Simulate, OneOpMayTakeHours) {
   constexpr int64_t kHour = int64_t{3600} * 1'000'000'000'000;
   FakePricing pricing;
