@@ -80,7 +80,8 @@ std::vector<std::string> launcher_words(const std::string& launcher, int64_t ran
   for (std::string w; in >> w;) words.push_back(w);
   const std::string name = words.empty() ? "" : fs::path(words[0]).filename().string();
   if (name == "srun") {
-    words.insert(words.end(), {"-n", std::to_string(ranks)});
+    // Else srun waits for the others of a rank that was killed, and they for their timeout.
+    words.insert(words.end(), {"-n", std::to_string(ranks), "--kill-on-bad-exit=1"});
   } else {
     words.insert(words.end(), {"-np", std::to_string(ranks), "--oversubscribe", "-x", kMarks});
     // Between SIGTERM and SIGKILL Open MPI gives a rank one second: on a busy machine too little to leave its mark, and a

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <nlohmann/json.hpp>
@@ -339,7 +340,15 @@ int start(Options o) {
   if (o.checkpoint.root.empty() && (o.checkpoint.every > 0 || o.checkpoint.resume || o.checkpoint.asynchronous))
     return fail({{"run", "which checkpoints?", "--checkpoint FOLDER"}}, kBadInput);
   const bool by_torchrun = std::getenv("RANK") && std::getenv("WORLD_SIZE") && std::getenv("MASTER_ADDR");
-  if (o.ranks.empty()) o.ranks = exec::started_by_mpi() ? "mpi" : o.cuda() && by_torchrun ? "torchrun" : "inproc";
+  const char* tasks = std::getenv("SLURM_STEP_NUM_TASKS");
+  if (o.ranks.empty()) o.ranks = exec::started_by_mpi() ? "mpi" : o.cuda() && by_torchrun ? "torchrun" : "";
+  if (o.ranks.empty() && tasks && std::atoll(tasks) > 1)
+    return fail(
+        {{"run",
+          fmt::format("srun started {} tasks that do not know of each other; each would run the whole job", tasks),
+          "srun --mpi=pmix makes them ranks of one job; --ranks inproc if that is meant"}},
+        kBadInput);
+  if (o.ranks.empty()) o.ranks = "inproc";
   if (o.ranks == "torchrun") {
     if (!o.cuda())
       return fail({{"--ranks torchrun", "is for --device cuda", "CPU ranks: mpirun -np N windtunnel run"}}, kBadInput);
