@@ -54,7 +54,9 @@ TEST_P(Mixed, LossesAreThoseOfOneRankAndOfPyTorch) {
     const auto exact = known.at(model.name).at("losses").get<std::vector<double>>();
     EXPECT_LT(worst(one.losses, exact), tolerance) << model.name;
     EXPECT_GT(worst(one.losses, exact), 1e-7) << "nothing was rounded";
-    for (const Variant& v : model.name == "gpt" ? strategies() : sharded_strategies()) {
+    std::vector<Variant> all = model.name == "gpt" ? strategies() : sharded_strategies();
+    if (kSanitized) all.resize(6);
+    for (const Variant& v : all) {
       SCOPED_TRACE(model.name + " " + v.name);
       JobSpec job = in_16_bits(alone, GetParam());
       v.change(job);
@@ -78,6 +80,7 @@ TEST_P(Mixed, ExpertsAreThoseOfOneRank) {
   const Trained one = train(alone, as_stored());
   ASSERT_EQ(one.failure, "");
   for (const reference::ExpertVariant& v : reference::kExpertStrategies) {
+    if (kSanitized && std::string_view(v.name) != "ep2_edp2") continue;
     SCOPED_TRACE(v.name);
     JobSpec job = alone;
     v.change(job);

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
-#include <set>
 
 #include "core/lower/lower.hpp"
 #include "core/plan/plan_io.hpp"
@@ -22,11 +22,10 @@ class Collector {
   void add(const Executor& e, Trained& out) {
     const std::lock_guard lock(mutex_);
     const std::vector<Holding> all = holdings_of(e);
-    std::set<TensorName> in_pieces;  // of which this rank updates a piece: the rest may be older, until the next step
-    for (const Holding& h : all)
-      if (!h.loaded) in_pieces.insert(h.tensor);
+    // Where this rank updates pieces, what it would not write may be older, until the next step gathers it.
+    const bool in_pieces = std::any_of(all.begin(), all.end(), [](const Holding& h) { return !h.loaded; });
     for (const Holding& h : all) {
-      if (h.tensor.role != plan::Role::weight || (h.loaded && in_pieces.contains(h.tensor))) continue;
+      if (h.tensor.role != plan::Role::weight || (in_pieces && h.loaded && !h.written)) continue;
       std::vector<double> values(static_cast<size_t>(h.layout.count));
       load(h.operand.data, h.operand.dtype, values);
       auto& found = found_[{h.tensor.name, h.tensor.layer}];

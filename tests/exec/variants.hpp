@@ -15,6 +15,17 @@
 
 namespace wt::exec {
 
+/// Under a sanitizer every access takes some ten times as long: fewer cases see the same code and threads.
+#if !defined(__has_feature)  // gcc says it by macros, clang by features
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer) || \
+    __has_feature(thread_sanitizer)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 struct Variant {
   std::string name;
   std::function<void(JobSpec&)> change;

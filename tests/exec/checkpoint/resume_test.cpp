@@ -153,7 +153,7 @@ TEST_P(Resume, OnAnotherMeshAsIfItHadNotStopped) {
 std::vector<Variant> resumed() {
   std::vector<Variant> all = strategies();
   for (Variant& v : sharded_strategies()) all.push_back(std::move(v));
-  if (!kThreadSanitizer) return all;
+  if (!kSanitized) return all;
   std::vector<Variant> few;
   for (size_t i = 1; i < all.size(); i += 4) few.push_back(all[i]);
   return few;
