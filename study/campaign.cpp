@@ -51,7 +51,9 @@ class Run {
   }
 
  private:
-  double speed() const { return static_cast<double>(active_) / static_cast<double>(c_.nodes); }
+  double staffed() const { return static_cast<double>(active_) / static_cast<double>(c_.nodes); }
+  /// Work for each second of training: with fewer nodes less, and steps are not alone in that second.
+  double speed() const { return staffed() / (1 + c_.stall_share + c_.evaluation_share); }
 
   void pass(double seconds, double& cause) {
     a_.wall_s += seconds;
@@ -115,7 +117,9 @@ class Run {
     double ignored = 0;
     pass(wall, ignored);
     a_.checkpoints_s += blocked;
-    a_.slower_s += trained * (1 - speed());  // with fewer nodes they are worth less than they take
+    a_.slower_s += trained * (1 - staffed());  // with fewer nodes they are worth less than they take
+    a_.stalls_s += trained * speed() * c_.stall_share;
+    a_.evaluation_s += trained * speed() * c_.evaluation_share;
   }
 
   void fail() {
@@ -197,7 +201,7 @@ Result<std::vector<FailureRates>> failure_rates(const std::string& data) {
 
 RunAccount simulate_run(const Campaign& c, uint64_t seed) {
   WT_CHECK(c.work_s > 0 && c.nodes > 0 && c.gpus_per_node > 0 && c.interval_s > 0 && c.checkpoint_s >= 0 &&
-           c.checkpoint_blocks_s <= c.checkpoint_s);
+           c.checkpoint_blocks_s <= c.checkpoint_s && c.stall_share >= 0 && c.evaluation_share >= 0);
   return Run(c, seed).account();
 }
 
@@ -235,6 +239,14 @@ double best_interval(const Campaign& c, int64_t seeds) {
   return std::exp((low + high) / 2);
 }
 
+namespace {
+/// Of an account: the wall time and its parts.
+constexpr double RunAccount::*kTerms[] = {
+    &RunAccount::wall_s,      &RunAccount::work_s,      &RunAccount::checkpoints_s, &RunAccount::lost_s,
+    &RunAccount::detection_s, &RunAccount::restart_s,   &RunAccount::waiting_s,     &RunAccount::slower_s,
+    &RunAccount::stalls_s,    &RunAccount::evaluation_s};
+}  // namespace
+
 CampaignResult run_campaign(Campaign campaign, const CampaignOptions& options) {
   CampaignResult out;
   out.young_s = young_interval(campaign);
@@ -262,19 +274,13 @@ CampaignResult run_campaign(Campaign campaign, const CampaignOptions& options) {
     if (!r.finished) ++out.unfinished;
     wall.push_back(r.wall_s);
     goodput.push_back(r.goodput());
-    for (double RunAccount::*term :
-         {&RunAccount::wall_s, &RunAccount::work_s, &RunAccount::checkpoints_s, &RunAccount::lost_s,
-          &RunAccount::detection_s, &RunAccount::restart_s, &RunAccount::waiting_s, &RunAccount::slower_s})
-      m.*term += r.*term;
+    for (double RunAccount::*term : kTerms) m.*term += r.*term;
     failures += static_cast<double>(r.failures);
     preemptions += static_cast<double>(r.preemptions);
     checkpoints += static_cast<double>(r.checkpoints);
   }
   const double n = std::max<double>(1, static_cast<double>(out.seeds));
-  for (double RunAccount::*term :
-       {&RunAccount::wall_s, &RunAccount::work_s, &RunAccount::checkpoints_s, &RunAccount::lost_s,
-        &RunAccount::detection_s, &RunAccount::restart_s, &RunAccount::waiting_s, &RunAccount::slower_s})
-    m.*term /= n;
+  for (double RunAccount::*term : kTerms) m.*term /= n;
   m.failures = std::llround(failures / n);
   m.preemptions = std::llround(preemptions / n);
   m.checkpoints = std::llround(checkpoints / n);

@@ -38,6 +38,8 @@ struct Campaign {
   double checkpoint_s = 0;           // until a checkpoint is safe
   double checkpoint_blocks_s = 0;    // of them, those in which training stands: all of it, or the copy to the host
   double interval_s = 0;             // of training between checkpoints
+  double stall_share = 0;            // for each second of a step: waits for the data loader
+  double evaluation_share = 0;       // and, on the average, evaluations between steps
   double most_s = 10 * 365 * 86400;  // a run that is not over by then never will be
 };
 
@@ -50,6 +52,8 @@ struct RunAccount {
   double detection_s = 0, restart_s = 0;
   double waiting_s = 0;  // for a node
   double slower_s = 0;   // elastic: what fewer nodes cost
+  double stalls_s = 0;   // steps waited for data
+  double evaluation_s = 0;
   int64_t failures = 0, preemptions = 0, checkpoints = 0;
   bool finished = true;
   double goodput() const { return wall_s > 0 ? work_s / wall_s : 0; }

@@ -26,7 +26,9 @@ constexpr Term kTerms[] = {{"work", "training that counts", &RunAccount::work_s}
                            {"detection", "until a failure is noticed", &RunAccount::detection_s},
                            {"restart", "restarts", &RunAccount::restart_s},
                            {"waiting", "waits for nodes", &RunAccount::waiting_s},
-                           {"slower", "goes on with fewer nodes", &RunAccount::slower_s}};
+                           {"slower", "goes on with fewer nodes", &RunAccount::slower_s},
+                           {"stalls", "steps wait for data", &RunAccount::stalls_s},
+                           {"evaluation", "evaluations", &RunAccount::evaluation_s}};
 
 std::string time_words(double seconds) { return to_text(Time::from_seconds(seconds)); }
 

@@ -25,7 +25,8 @@ Campaign plain() {
   return c;
 }
 double sum(const RunAccount& a) {
-  return a.work_s + a.checkpoints_s + a.lost_s + a.detection_s + a.restart_s + a.waiting_s + a.slower_s;
+  return a.work_s + a.checkpoints_s + a.lost_s + a.detection_s + a.restart_s + a.waiting_s + a.slower_s + a.stalls_s +
+         a.evaluation_s;
 }
 FailureRates rates(const std::string& name) {
   const auto all = failure_rates();
@@ -45,6 +46,17 @@ TEST(Campaign, WithoutFaultsOnlyCheckpointsAreAdded) {
   EXPECT_EQ(a.failures, 0);
 }
 
+TEST(Campaign, StallsAndEvaluationsAreAddedToTheirSteps) {
+  Campaign c = plain();
+  c.stall_share = 0.5;
+  c.evaluation_share = 0.25;
+  c.checkpoint_s = c.checkpoint_blocks_s = 0;
+  const RunAccount a = simulate_run(c, 1);
+  EXPECT_NEAR(a.stalls_s, c.work_s / 2, 1e-3);
+  EXPECT_NEAR(a.evaluation_s, c.work_s / 4, 1e-3);
+  EXPECT_NEAR(a.wall_s, c.work_s * 1.75, 1e-3);
+}
+
 TEST(Campaign, TheAccountAddsUp) {
   for (const bool elastic : {false, true})
     for (const double spot : {0.0, 0.02})
@@ -58,6 +70,8 @@ TEST(Campaign, TheAccountAddsUp) {
             c.preempted_s = 2 * kHour;
             c.notice_s = notice;
             c.checkpoint_blocks_s = blocks;
+            c.stall_share = notice > 0 ? 0.25 : 0;
+            c.evaluation_share = notice > 0 ? 0.125 : 0;
             const RunAccount a = simulate_run(c, seed);
             ASSERT_TRUE(a.finished);
             ASSERT_NEAR(sum(a), a.wall_s, 1e-3) << elastic << spot << notice << blocks << " seed " << seed;
