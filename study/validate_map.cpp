@@ -80,6 +80,8 @@ void RowMapper::check() {
   out_.skip = not_built(row_);
   if (out_.skip.empty() && row_.task == "sft")
     assume("supervised fine-tuning of all weights: as pre-training, sequences full");
+  if (out_.skip.empty() && row_.task == "lora")
+    assume("LoRA of rank 16 beside the QKV product alone, as NeMo's performance recipes set it; sequences full");
 }
 
 /// One unknown degree follows from the others.
@@ -163,6 +165,11 @@ void RowMapper::numbers() {
   training()["seq_len"] = *row_.seq_len;
   training()["precision"] = precision_of(row_.precision);
   if (training()["precision"].Scalar() == "fp8") training()["fp8_recipe"] = fp8_recipe_of(row_, out_.assumptions);
+  if (row_.task == "lora") {  // NeMo: recipe.peft.target_modules = ['linear_qkv']; the rank changes next to nothing
+    training()["lora"]["rank"] = 16;
+    training()["lora"]["alpha"] = 32;
+    training()["lora"]["targets"].push_back("qkv");
+  }
   if (row_.unknown("vocab")) assume(fmt::format("vocabulary not in the source: {}", *row_.vocab));
 }
 

@@ -25,6 +25,7 @@ void make_sizes(Context& c) {
   n.v = st.virtual_stages;
   n.dp = st.data * st.context;
   make_context_sizes(c);
+  n.document = document_length(c.job);
   n.b = tr.micro_batch;
   n.s = tr.seq_len / n.cp;
   n.tokens = n.b * n.s;
@@ -123,14 +124,9 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
   w.init_scale = scale;
   q.elements = w.elements();
   q.tensor_duplicate = w.shards.empty() && c.n.t > 1;
-  Buffer g = w;
-  g.role = Role::gradient;
-  g.name = name + ".grad";
-  g.dtype = c.grad;
-  g.init = Init::none;
-  g.init_scale = 0;
-  if (!c.fresh_gradients && !c.job.training.gradient_fusion && w.shape.size() == 2 && init == Init::normal &&
-      name != "position") {
+  q.frozen = c.freezing;
+  if (!q.frozen && !c.fresh_gradients && !c.job.training.gradient_fusion && w.shape.size() == 2 &&
+      init == Init::normal && name != "position") {
     Buffer f;
     f.name = name + ".fresh";
     f.role = Role::transient;
@@ -144,7 +140,17 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
   q.kept_narrow = c.narrow() && product && c.training().fp8_params;
   if (q.kept_narrow) w.dtype = DType::f8;
   q.weight = c.add_buffer(w);
-  q.gradient = c.add_buffer(std::move(g));
+  if (!q.frozen) {
+    Buffer g = w;
+    g.role = Role::gradient;
+    g.name = name + ".grad";
+    g.dtype = c.grad;
+    g.init = Init::none;
+    g.init_scale = 0;
+    q.gradient = c.add_buffer(std::move(g));
+  } else if (c.training().lora.base == BaseWeights::nf4 && per_layer && w.shape.size() >= 2) {
+    pack_weight(c, q);
+  }
   if (c.narrow() && product) {
     w.view = false;
     w.role = Role::copy;
@@ -157,7 +163,7 @@ int add_parameter(Context& c, std::string name, std::vector<int64_t> shape, std:
     w.name = name + ".f8t";
     q.narrow_transposed = c.add_buffer(std::move(w));
   }
-  if (c.strategy().data_parallel == DataParallel::zero1) {
+  if (!q.frozen && c.strategy().data_parallel == DataParallel::zero1) {
     Buffer l;
     l.name = name + ".loaded";
     l.role = Role::copy;
@@ -194,6 +200,7 @@ void make_parameters(Context& c) {
   const double sigma = kSigma, sigma_out = output_sigma(m);
   const bool beta = m.norm == Norm::layer_norm;
 
+  c.freezing = c.training().lora.rank > 0;
   id.embedding = weight("embedding", {n.vocab, n.h}, shard(0), false, sigma);
   if (m.position == Position::learned)
     id.position = weight("position", {m.max_context + m.extra_positions, n.h}, {}, false, sigma);
@@ -243,11 +250,13 @@ void make_parameters(Context& c) {
   if (n.sequence_parallel)
     for (int k : {id.norm1_gamma, id.norm1_beta, id.norm2_gamma, id.norm2_beta, id.final_gamma, id.final_beta,
                   id.embedding_gamma, id.embedding_beta, id.proj_bias, id.fc2_bias})
-      if (k >= 0) c.parameters[static_cast<size_t>(k)].partial_over_tensor = true;
+      if (k >= 0 && !c.frozen(k)) c.parameters[static_cast<size_t>(k)].partial_over_tensor = true;
   // q and k gains are shared by heads that different tensor ranks hold.
   if (n.t > 1)
     for (int k : {id.q_gamma, id.k_gamma})
-      if (k >= 0) c.parameters[static_cast<size_t>(k)].partial_over_tensor = true;
+      if (k >= 0 && !c.frozen(k)) c.parameters[static_cast<size_t>(k)].partial_over_tensor = true;
+  c.freezing = false;
+  make_adapter_parameters(c);
 }
 
 struct Maker {
@@ -277,20 +286,24 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
   LayerBuffers l;
   // With fp8 products the 8-bit inputs are kept; the 16-bit ones go as soon as they are cast.
   const bool f8 = c.narrow();
-  const Maker wide{c, suffix, f8 ? Scope::invocation : scope};
+  // The input of a frozen product is read by nobody in the backward.
+  const auto of = [&](bool kept) { return Maker{c, suffix, kept ? scope : Scope::invocation}; };
+  const bool keeps_qkv = c.keeps_input(c.id.qkv, Product::qkv), keeps_proj = c.keeps_input(c.id.proj, Product::proj);
+  const bool keeps_fc1 = c.keeps_input(c.id.fc1, Product::fc1), keeps_fc2 = c.keeps_input(c.id.fc2, Product::fc2);
+  const Maker wide = of(!f8 && keeps_fc2);
   if (f8) {
-    l.norm1_f8 = make("norm1_f8", Role::activation, DType::f8, {n.rows, n.h});
-    l.attention_f8 = make("attention_f8", Role::activation, DType::f8, {n.tokens, n.attention});
-    l.norm2_f8 = make("norm2_f8", Role::activation, DType::f8, {n.rows, n.h});
-    l.activation_f8 = make("activation_f8", Role::activation, DType::f8, {n.tokens, n.ffn});
+    l.norm1_f8 = of(keeps_qkv)("norm1_f8", Role::activation, DType::f8, {n.rows, n.h});
+    l.attention_f8 = of(keeps_proj)("attention_f8", Role::activation, DType::f8, {n.tokens, n.attention});
+    l.norm2_f8 = of(keeps_fc1)("norm2_f8", Role::activation, DType::f8, {n.rows, n.h});
+    l.activation_f8 = of(keeps_fc2)("activation_f8", Role::activation, DType::f8, {n.tokens, n.ffn});
   }
   // What is gathered before a product is kept as its shard, or as the product read it.
   const bool gathered = n.sequence_parallel && c.job.strategy.keep_gathered;
-  const Maker shard{c, suffix, f8 || gathered ? Scope::invocation : scope};
+  const bool shards = !f8 && !gathered;
   const NormKernel norm = m.norm == Norm::rms_norm ? c.job.training.norm_kernel : NormKernel::fused;
   if (gathered) {
-    l.norm1_full = make("norm1_gathered", Role::activation, c.act, {n.tokens, n.h});
-    l.norm2_full = make("norm2_gathered", Role::activation, c.act, {n.tokens, n.h});
+    l.norm1_full = of(keeps_qkv)("norm1_gathered", Role::activation, c.act, {n.tokens, n.h});
+    l.norm2_full = of(keeps_fc1)("norm2_gathered", Role::activation, c.act, {n.tokens, n.h});
   }
   if (norm != NormKernel::fused) {
     l.norm1_normed = make("norm1_normed", Role::activation, c.act, {n.rows, n.h});
@@ -305,7 +318,8 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
     l.gate = make("gate_activated", Role::activation, c.act, {n.tokens, n.ffn});
   if (eager && c.job.training.packed_qkv && m.position == Position::rotary)
     l.unrotated = make("qk_unrotated", Role::activation, c.act, {n.tokens, (n.heads + n.kv_heads) * n.d});
-  l.norm1 = shard("norm1_out", Role::activation, c.act, {n.rows, n.h});
+  l.norm1 = of(shards && (keeps_qkv || (m.norms_per_layer == 1 && keeps_fc1)))("norm1_out", Role::activation, c.act,
+                                                                               {n.rows, n.h});
   l.stats1 = make("norm1_stats", Role::activation, DType::f32, {n.rows, stats});
   // Context parallelism keeps what it made of q, k and v instead.
   const Maker exchanged{c, suffix, n.cp > 1 && core_attention_saved ? Scope::invocation : scope};
@@ -316,7 +330,8 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
     l.qk_stats = make("qk_norm_stats", Role::activation, DType::f32, {n.tokens, n.heads + n.kv_heads});
     l.attention_in = exchanged("qkv_normed", Role::activation, c.act, {n.tokens, n.qkv});
   }
-  l.attention = make("attention_out", Role::activation, c.act, {n.tokens, n.attention});
+  const bool flash = c.job.strategy.attention == AttentionKernel::flash;
+  l.attention = of(flash || (keeps_proj && !f8))("attention_out", Role::activation, c.act, {n.tokens, n.attention});
   if (c.job.strategy.attention == AttentionKernel::flash) {
     l.lse = core("attention_lse", Role::activation, DType::f32, {n.b * n.heads / n.heads_cut, n.s * n.heads_cut});
     if (n.cp > 1) make_context_layer(c, l, suffix, core.scope);
@@ -335,7 +350,7 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
     l.residual_mask = make("residual_mask", Role::activation, DType::u8, {n.rows, n.h});
     l.output_mask = make("output_mask", Role::activation, DType::u8, {n.rows, n.h});
   }
-  l.norm2 = shard("norm2_out", Role::activation, c.act, {n.rows, n.h});
+  l.norm2 = of(shards && keeps_fc1)("norm2_out", Role::activation, c.act, {n.rows, n.h});
   l.stats2 = make("norm2_stats", Role::activation, DType::f32, {n.rows, stats});
   if (has_layers(m, LayerKind::dense)) {
     l.fc1 = make("fc1_out", Role::activation, c.act, {n.tokens, n.fc1});
@@ -343,6 +358,7 @@ LayerBuffers make_layer(Context& c, const std::string& suffix, Scope scope, bool
   }
   if (m.mla) make_latent_layer(c, l, suffix, scope);
   if (m.moe) make_expert_layer(c, l, suffix, scope);
+  make_adapter_layer(c, l, suffix, scope);
   return l;
 }
 
@@ -400,13 +416,14 @@ void make_activations(Context& c) {
   if (c.job.model.mla) make_latent_transients(c);
   if (c.job.model.moe) make_expert_transients(c);
   if (n.cp > 1) make_context_transients(c);
+  make_adapter_transients(c);
 
   const Maker mb{c, "", Scope::micro_batch};
   const Maker rank{c, "", Scope::rank};
   EdgeBuffers& e = c.edge;
   const auto& m = c.job.model;
-  e.tokens = mb("tokens", Role::tokens, DType::i32, {n.tokens}, false);
-  e.labels = mb("labels", Role::labels, DType::i32, {n.tokens}, false);
+  e.tokens = (c.frozen(c.id.embedding) ? tmp : mb)("tokens", Role::tokens, DType::i32, {n.tokens}, false);
+  e.labels = (c.training().loss_chunk > 0 ? tmp : mb)("labels", Role::labels, DType::i32, {n.tokens}, false);
   e.hidden = mb("hidden", Role::activation, c.act, {n.rows, n.h});
   if (n.p > 1 && kept_edges(st) == 2) e.received = mb("received", Role::activation, c.act, {n.rows, n.h}, false);
   if (n.p > 1 && st.shard_messages && n.t > 1 && !n.sequence_parallel && n.tokens % n.t == 0) {
@@ -426,15 +443,16 @@ void make_activations(Context& c) {
     e.embedding_mask = mb("embedding_mask", Role::activation, DType::u8, {n.rows, n.h}, false);
   const int64_t stats = m.norm == Norm::layer_norm ? 2 : 1;
   const bool gathered = n.sequence_parallel && st.keep_gathered;
-  e.final_norm = (gathered ? tmp : mb)("final_norm_out", Role::activation, c.act, {n.rows, n.h}, false);
+  const bool head_kept = !c.frozen(c.id.head) && c.training().loss_chunk == 0;  // a loss in pieces needs the rows once
+  e.final_norm = (gathered || !head_kept ? tmp : mb)("final_norm_out", Role::activation, c.act, {n.rows, n.h}, false);
   e.final_stats = mb("final_norm_stats", Role::activation, DType::f32, {n.rows, stats}, false);
   const NormKernel norm = m.norm == Norm::rms_norm ? c.job.training.norm_kernel : NormKernel::fused;
   if (norm != NormKernel::fused)
     e.final_normed = mb("final_norm_normed", Role::activation, c.act, {n.rows, n.h}, false);
   if (norm == NormKernel::eager_fp32)
     e.final_wide = mb("final_norm_in_f32", Role::activation, DType::f32, {n.rows, n.h}, false);
-  e.final_full = (gathered ? mb : tmp)("final_norm_full", gathered ? Role::activation : Role::transient, c.act,
-                                       {n.tokens, n.h}, false);
+  e.final_full = (gathered && head_kept ? mb : tmp)("final_norm_full", gathered ? Role::activation : Role::transient,
+                                                    c.act, {n.tokens, n.h}, false);
   // The fused loss keeps the logits themselves; the others compute in fp32, in place of a copy.
   const bool whole = c.job.training.loss == LossKind::full_vocabulary, pieces = whole && n.t > 1;
   const bool upcast = !c.job.training.fused_loss && c.act != DType::f32;
@@ -463,6 +481,7 @@ void make_activations(Context& c) {
   e.d_final = tmp("d_final", Role::transient, c.act, {n.rows, n.h}, false);
   e.d_embedded = tmp("d_embedded", Role::transient, c.act, {n.rows, n.h}, false);
   e.d_positioned = tmp("d_positioned", Role::transient, c.act, {n.tokens, n.h}, false);
+  make_loss_pieces(c);
   c.grad_norm = rank("grad_norm", Role::scalar, DType::f32, {1}, false);
   if (n.separate_experts) c.expert_grad_norm = rank("expert_grad_norm", Role::scalar, DType::f32, {1}, false);
   c.overflow = rank("overflow", Role::scalar, DType::f32, {1}, false);

@@ -67,10 +67,15 @@ void check_latent(const JobSpec& j, Faults& f) {
 void check_model(const JobSpec& j, Faults& f) {
   const auto& m = j.model;
   const auto& s = j.strategy;
-  for (const ExpertFault& e : expert_faults(j)) {
+  for (const JobFault& e : expert_faults(j)) {
     f.add(e.key, "{}", e.what);
     if (!e.hint.empty()) f.hint(e.hint);
   }
+  for (const auto& faults_of : {adapter_faults, packing_faults, ddp_faults, chunked_loss_faults})
+    for (const JobFault& e : faults_of(j)) {
+      f.add(e.key, "{}", e.what);
+      if (!e.hint.empty()) f.hint(e.hint);
+    }
   if (m.mla) check_latent(j, f);
   if (m.embedding_dim != 0 && m.embedding_dim != m.hidden)
     f.add("model.embedding_dim", "an embedding of {} projected to hidden {} cannot be planned yet", m.embedding_dim,

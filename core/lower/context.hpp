@@ -37,11 +37,20 @@ struct Sizes {
   int64_t slots = 0, expert_rows = 0;      // of all experts on one rank; rows that come to the experts of a rank
   int64_t expert_ffn = 0, expert_fc1 = 0;  // of one expert on this rank, as ffn and fc1
   int64_t shared_ffn = 0, shared_fc1 = 0;  // of the shared expert on this rank; 0: none
+  int64_t document = 0;                    // tokens of packed documents; 0: a sequence is one
   bool separate_experts = false;           // their gradients are reduced over other ranks than those of the rest
 };
 
-/// What stands in a layer beside attention.
-enum class LayerKind : uint8_t { dense, experts };
+/// What stands in a layer beside attention; windowed: of a model whose layers do not all see equally far, one that sees no
+/// farther than the window.
+enum class LayerKind : uint8_t { dense, experts, dense_windowed, experts_windowed };
+constexpr bool is_windowed(LayerKind k) { return k >= LayerKind::dense_windowed; }
+constexpr LayerKind without_window(LayerKind k) {
+  return k == LayerKind::dense_windowed ? LayerKind::dense : k == LayerKind::experts_windowed ? LayerKind::experts : k;
+}
+constexpr LayerKind with_window(LayerKind k) {
+  return k == LayerKind::dense ? LayerKind::dense_windowed : LayerKind::experts_windowed;
+}
 
 /// A kind of parameter; per-layer kinds exist once for each layer.
 struct Parameter {
@@ -51,10 +60,12 @@ struct Parameter {
   bool tensor_duplicate = false;     // equal on all tensor ranks
   bool partial_over_tensor = false;  // with sequence parallelism each tensor rank has the gradient of its rows only
   int64_t elements = 0;
-  std::optional<LayerKind> of{};       // layers that have it; nothing: all
-  bool expert = false;                 // reduced over the copies of an expert (Sizes::separate_experts)
-  BufferId fresh;                      // without gradient fusion: this micro-batch's gradient of a matrix
-  BufferId loaded;                     // DeepSpeed: as the model was built, before weights are flattened
+  std::optional<LayerKind> of{};  // layers that have it; nothing: all
+  bool frozen = false;            // not trained: no gradient, no states
+  bool expert = false;            // reduced over the copies of an expert (Sizes::separate_experts)
+  BufferId fresh;                 // without gradient fusion: this micro-batch's gradient of a matrix
+  BufferId loaded;                // DeepSpeed: as the model was built, before weights are flattened
+  BufferId packed;                // frozen: what is kept of a matrix in 4 bits; the weight is made from it for each use
   BufferId narrow, narrow_transposed;  // fp8 products: this step's 8-bit copies, as stored and transposed
   bool kept_narrow = false;            // the weight itself is 8-bit (fp8_params): it needs no copy as stored
 };
@@ -67,6 +78,20 @@ struct ParameterIds {
   int final_gamma = -1, final_beta = -1, head = -1, head_bias = -1;
   int q_down = -1, q_down_gamma = -1, q_up = -1, kv_down = -1, kv_down_gamma = -1, kv_up = -1;
   int router = -1, expert_fc1 = -1, expert_fc2 = -1, shared_fc1 = -1, shared_fc2 = -1;
+};
+
+/// Products of a layer that may have an adapter.
+enum class Product : uint8_t { qkv, proj, fc1, fc2 };
+inline constexpr size_t kProducts = 4;
+/// A low-rank adapter of a product: parameters A and B (-1: it has none), and what lives within one pass of it.
+struct Adapter {
+  int a = -1, b = -1;
+  int64_t rank = 0, in = 0, out = 0;  // in, out: of this rank's share
+  BufferId branch, d_rank, d_in, rank_f8, d_rank_f8;
+};
+/// What an adapter leaves for its backward: A x, scaled, and its dropped input.
+struct AdapterBuffers {
+  BufferId rank, rank_f8, dropped, mask;
 };
 
 /// What latent attention leaves for its backward beside qkv.
@@ -102,6 +127,7 @@ struct LayerBuffers {
   BufferId norm1_f8, attention_f8, norm2_f8, activation_f8;  // fp8 products: inputs kept for the weight gradient
   LatentBuffers latent;
   ExpertBuffers moe;
+  std::array<AdapterBuffers, kProducts> adapters;
 };
 
 /// Buffers that live within one layer of one invocation.
@@ -159,6 +185,13 @@ struct EdgeBuffers {  // embedding and head
   BufferId tokens, labels, hidden, received, embedded, positioned, normed_embedding, embedding_stats, embedding_mask;
   BufferId final_norm, final_stats, final_normed, final_wide, final_full, logits, logits32, exponentials, loss_max,
       loss_sums, loss, d_logits, d_final_full, d_final, d_embedded, d_positioned;
+  // Head and loss in one, a piece of the tokens at a time: views of what is read and written, and what one piece needs.
+  struct Piece {
+    BufferId rows, labels, d_rows;
+  };
+  std::vector<Piece> loss_pieces;
+  int64_t piece_tokens = 0;
+  BufferId piece_logits, piece_max, piece_sums, kept_d_final, kept_d_head;
   // Cross entropy over the full vocabulary.
   BufferId logits_pieces, logits_full, d_log_probs, d_logits32, d_logits_full;
 };
@@ -173,6 +206,7 @@ struct Flat {
   std::vector<Member> members;
   int64_t elements = 0, layer_elements = 0;  // padded; model units: distance of layers
   bool tensor_duplicate = false;             // equal on all tensor ranks
+  bool frozen = false;                       // not trained: gathered alone
   bool resident = false;                     // the whole weights are there all the time
   bool direct = false;                       // the first reduce-scatter of a step writes shard_gradient itself
   BufferId weights, gradient;                // whole, as the model reads and writes them
@@ -217,11 +251,21 @@ struct ChunkPart {
     bool expert = false;            // of experts: reduced over the copies of those
     bool narrow_weights = false;    // 8-bit weights (fp8_params)
     BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
-    BufferId low_gradient;        // beside fp32 gradients: what autograd made, in the dtype of the weights
-    BufferId flat, wide, narrow;  // copies of GradientCopies: of the bucket, in fp32, in the dtype of the weights
+    BufferId low_gradient;  // beside fp32 gradients: what autograd made, in the dtype of the weights
+    // PyTorch DDP: the bucket beside gradients that are no views of it; what a hook sends in its place.
+    BufferId bucket, half, error, left, right;
+    struct Matrix {  // that PowerSGD sends as P [n, r] and Q [m, r]: views of left and right; of the bucket, of error
+      int64_t n, m;
+      BufferId gradient, p, q, error;
+    };
+    std::vector<Matrix> matrices;
+    std::vector<BufferId> vectors;  // views of what it sends as it is
+    BufferId flat, wide, narrow;    // copies of GradientCopies: of the bucket, in fp32, in the dtype of the weights
     BufferId flat_step, list_step, clone;  // of the owned part: for the update, for the master weights
   };
-  BufferId norm_copy;  // the largest owned gradient in 64 bits
+  BufferId used;                   // DDP's map of parameters that took part (find_unused_parameters)
+  BufferId frozen, frozen_packed;  // weights that are not trained, as kernels read them, and in 4 bits
+  BufferId norm_copy;              // the largest owned gradient in 64 bits
   // DeepSpeed handles what the rank owns in one piece: cloned for the master weights, flattened and in fp32 for the update.
   BufferId clone, first_step, step_flat, step_list, step_main;
   BufferId narrow;              // all gradients in the dtype of the weights, for the reduction
@@ -247,6 +291,7 @@ struct Context {
   GroupId norm{};                       // ranks whose gradients differ
   GroupId ep{}, etp{}, edp{};  // experts: ranks that share them, that cut one, that hold copies; invalid: one rank
   GroupId expert_peers{}, expert_norm{};  // ep and etp together; ranks whose gradients of experts differ
+  bool freezing = false;                  // parameters that are made now are not trained
   bool fresh_gradients = false;           // products write gradients, they do not add to them
   std::vector<Parameter> parameters{};
   ParameterIds id{};
@@ -256,6 +301,7 @@ struct Context {
   LatentTransients latent{};
   ExpertTransients expert{};
   ContextTransients exchange{};
+  std::array<Adapter, kProducts> adapters{};
   std::vector<BufferId> handed{};  // made by input gradients, read by weight gradients in a block of their own
   EdgeBuffers edge{};
   BufferId grad_norm{}, expert_grad_norm{}, overflow{};
@@ -278,7 +324,7 @@ struct Context {
   /// Layers of this kind have the parameter, which is of layers.
   bool of_layer(int parameter, LayerKind kind) const {
     const std::optional<LayerKind> of = parameters[static_cast<size_t>(parameter)].of;
-    return !of || *of == kind;
+    return !of || *of == without_window(kind);
   }
   /// Ranks that hold copies of what a bucket holds.
   int64_t copies(const ChunkPart::Bucket& k) const { return k.expert ? n.edp : n.dp; }
@@ -292,6 +338,11 @@ struct Context {
     const Parameter& q = parameters[static_cast<size_t>(parameter)];
     return {q.narrow.valid() ? q.narrow : q.weight, static_cast<int16_t>(layer_offset), 0};
   }
+  /// Whether the weight gradient of a product, or its adapter's, reads what the product read.
+  bool keeps_input(int parameter, Product p) const {
+    return !frozen(parameter) || adapters[static_cast<size_t>(p)].rank > 0;
+  }
+  bool frozen(int parameter) const { return parameter >= 0 && parameters[static_cast<size_t>(parameter)].frozen; }
   bool narrow() const { return job.training.compute_dtype == DType::f8; }
   plan::BufferRef gradient(int parameter, int layer_offset = 0) const {
     return {parameters[static_cast<size_t>(parameter)].gradient, static_cast<int16_t>(layer_offset), 0};
@@ -319,6 +370,10 @@ inline plan::BufferRef ref(BufferId b, int64_t layer_offset = 0) { return {b, st
 
 // --- passes, in the order lower() runs them ----------------------------------------------------------------------
 
+/// What a strategy finds at fault in a job: (key, what, hint).
+struct JobFault {
+  std::string key, what, hint;
+};
 /// Every illegal or contradictory number of the job, in its key names. core/lower/check.cpp
 Diagnostics check_job(const JobSpec& job);
 /// Sizes, mesh, groups, parameters and activation buffers. core/lower/buffers.cpp
@@ -346,11 +401,7 @@ int64_t scatter_pieces(const Context&);
 /// core/lower/strategies/experts.cpp: layers of experts and expert parallelism.
 LayerKind kind_of(const ModelSpec&, int64_t layer);
 bool has_layers(const ModelSpec&, LayerKind);
-/// Faults of a job with experts: (key, what, hint).
-struct ExpertFault {
-  std::string key, what, hint;
-};
-std::vector<ExpertFault> expert_faults(const JobSpec&);
+std::vector<JobFault> expert_faults(const JobSpec&);
 void make_expert_sizes(Context&);
 /// Cuts the axes of the mesh where the grid of experts needs it, and makes its groups.
 void make_expert_groups(Context&);
@@ -383,8 +434,39 @@ void context_attention_forward(BlockBuilder&, const Context&, const LayerBuffers
                                plan::BufferRef out);
 void context_attention_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, plan::BufferRef d_out,
                                 plan::BufferRef d_qkv);
+/// core/lower/strategies/packing.cpp: tokens of the documents that attention is planned with; 0: a sequence is one.
+int64_t document_length(const JobSpec&);
+std::vector<JobFault> packing_faults(const JobSpec&);
+void note_packing(const JobSpec&, std::vector<std::string>& out);
+/// core/lower/strategies/chunked_loss.cpp: head and cross entropy in one, a piece of the tokens at a time.
+std::vector<JobFault> chunked_loss_faults(const JobSpec&);
+void make_loss_pieces(Context&);
+void place_loss_pieces(Context&, const ChunkPart&);
+void chunked_head_forward(BlockBuilder&, const Context&);
+/// The gradient of what the final norm wrote.
+plan::BufferRef chunked_head_backward(BlockBuilder&, const Context&);
 /// Window of attention in tokens that has an effect on every layer; 0: none.
 int64_t attention_window(const JobSpec&);
+/// Whether the layer, unlike others of the model, sees no farther than the window. Not with context parallelism.
+bool has_window(const JobSpec&, int64_t layer);
+
+/// core/lower/strategies/adapters.cpp: weights that are not trained, and low-rank adapters beside them.
+std::vector<JobFault> adapter_faults(const JobSpec&);
+void note_adapters(const Context&, std::vector<std::string>& out);
+/// Marks what is frozen and adds the adapters' parameters; after all others are made.
+void make_adapter_parameters(Context&);
+void make_adapter_layer(Context&, LayerBuffers&, const std::string& suffix, plan::Scope);
+void make_adapter_transients(Context&);
+/// y += what the adapter makes of x; d_in += its share of the input's gradient; the gradients of A and B.
+void adapter_forward(BlockBuilder&, const Context&, const LayerBuffers&, Product, int j, plan::Phase, plan::BufferRef x,
+                     plan::BufferRef y);
+void adapter_input(BlockBuilder&, const Context&, const LayerBuffers&, Product, int j, plan::BufferRef d_out,
+                   plan::BufferRef d_in);
+void adapter_weight(BlockBuilder&, const Context&, const LayerBuffers&, Product, int j, plan::BufferRef d_out,
+                    plan::BufferRef x);
+/// A frozen matrix of a layer is kept in 4 bits. The weight of such a product, made whole before it is read.
+void pack_weight(Context&, Parameter&);
+void widen_packed(BlockBuilder&, const Context&, int parameter, int j, plan::Phase);
 
 /// core/lower/transformer.cpp: one layer, embedding, head.
 void embedding_forward(BlockBuilder&, const Context&);
@@ -452,6 +534,16 @@ bool overlaps_reduce(const StrategySpec&);
 bool overlaps_gather(const StrategySpec&);
 void make_buckets(Context&, ChunkPart&);
 void reduce_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
+/// core/lower/strategies/ddp.cpp: PyTorch DDP's copies and communication hooks.
+std::vector<JobFault> ddp_faults(const JobSpec&);
+/// Whether the reduction of a bucket is DDP's own, with copies or a hook; else it is that of the bucket itself.
+bool has_ddp_path(const StrategySpec&);
+void make_used_map(Context&, ChunkPart&);
+void make_ddp_buffers(Context&, ChunkPart&, ChunkPart::Bucket&, size_t index);
+void reduce_ddp_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
+/// After all buckets of a backward: what was reduced goes back to the gradients.
+void finish_ddp(BlockBuilder&, const Context&, const ChunkPart& part);
+bool compresses(const DdpSpec&, const std::vector<int64_t>& shape);
 /// The index of the op made; nothing where no gathering is needed.
 std::optional<uint32_t> gather_bucket(BlockBuilder&, const Context&, const ChunkPart& part, size_t bucket);
 

@@ -63,8 +63,9 @@ void norm_backward(BlockBuilder& b, const Context& c, const char* name, BufferRe
   Compute op = norm(c, Kernel::norm_backward, c.n.rows);
   add_eager_passes(op, c, kept, true);
   const BufferRef reads[] = {dy, x, c.weight(gamma, j), ref(kept.stats, j)};
-  Refs writes{dx, c.gradient(gamma, j)};
-  if (beta >= 0) writes.push_back(c.gradient(beta, j));
+  Refs writes{dx};
+  for (const int k : {gamma, beta})
+    if (k >= 0 && !c.frozen(k)) writes.push_back(c.gradient(k, j));
   b.op(name, Phase::backward_input, Stream::compute, op, reads, writes);
   let_go(b, kept.normed, j);
   let_go(b, kept.wide, j);
@@ -82,6 +83,7 @@ BufferRef narrowed(BlockBuilder& b, const Context& c, Phase phase, BufferRef x, 
 
 void linear(BlockBuilder& b, const Context& c, const char* name, Phase phase, BufferRef x, int weight, int bias, int j,
             BufferRef y, int64_t out, int64_t in, int64_t pieces) {
+  widen_packed(b, c, weight, j, phase);
   Compute g = gemm(c.n.tokens, out, in, dtype(c, x), c.act, false, true, false);
   g.pieces = g.launches = static_cast<uint16_t>(pieces);
   if (bias >= 0)
@@ -92,6 +94,7 @@ void linear(BlockBuilder& b, const Context& c, const char* name, Phase phase, Bu
 
 void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, int weight, int j, BufferRef dx,
                   int64_t out, int64_t in, int64_t pieces) {
+  widen_packed(b, c, weight, j, Phase::backward_input);
   Compute g = gemm(c.n.tokens, in, out, dtype(c, dy), c.act, false, false, false);
   g.pieces = g.launches = static_cast<uint16_t>(pieces);
   b.compute(name, Phase::backward_input, g, {dy, c.operand(weight, j)}, {dx});
@@ -99,6 +102,7 @@ void linear_input(BlockBuilder& b, const Context& c, const char* name, BufferRef
 
 void linear_weight(BlockBuilder& b, const Context& c, const char* name, BufferRef dy, BufferRef x, int weight, int bias,
                    int j, int64_t out, int64_t in, int64_t bias_rows) {
+  if (c.frozen(weight)) return;
   const BufferId fresh = c.parameters[static_cast<size_t>(weight)].fresh;
   if (fresh.valid()) {
     const int64_t elements = out * in, read = elements * (size_of(c.act) + size_of(c.grad));

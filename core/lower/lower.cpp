@@ -227,6 +227,7 @@ void make_part(Context& c, ChunkPart& part, P2p p2p, Passes passes) {
   part.id = {static_cast<uint32_t>(c.plan.parts.size())};
   c.plan.parts.push_back(std::move(out));
   const std::string name = c.plan.parts[part.id.v].name;
+  place_loss_pieces(c, part);
   if (has_units(c.strategy())) {
     make_units(c, part);
     return unit_blocks(c, part, name, p2p);
@@ -239,8 +240,9 @@ void make_part(Context& c, ChunkPart& part, P2p p2p, Passes passes) {
   if (replicas && overlaps_gather(c.strategy()))
     part.forward_first = c.add_block(forward_block(c, part, "forward gather " + name, p2p, true));
   if (passes.split) backward_halves(c, part, name, p2p);
-  if (passes.whole) part.backward = c.add_block(backward_block(c, part, "backward " + name, p2p, false));
-  if (passes.whole && replicas && overlaps_reduce(c.strategy()))
+  const bool every = replicas && c.strategy().data_parallel == DataParallel::ddp && !c.strategy().ddp.no_sync;
+  if (passes.whole) part.backward = c.add_block(backward_block(c, part, "backward " + name, p2p, every));
+  if (passes.whole && replicas && overlaps_reduce(c.strategy()) && !every)
     part.backward_last = c.add_block(backward_block(c, part, "backward reduce " + name, p2p, true));
   optimizer_blocks(c, part);
 }
@@ -360,7 +362,8 @@ plan::Program make_program(const Context& c, int64_t pp, const std::vector<size_
 /// What the plan leaves out of the job, in words a report can print.
 void note_assumptions(const JobSpec& job, std::vector<std::string>& out) {
   const auto& m = job.model;
-  if (m.sliding_window > 0 && m.sliding_window < job.training.seq_len && (m.sliding_period != 1 || m.full_period != 0))
+  if (job.strategy.context > 1 && m.sliding_window > 0 && m.sliding_window < job.training.seq_len &&
+      (m.sliding_period != 1 || m.full_period != 0))
     out.push_back(
         fmt::format("attention windows of {} tokens on some layers are planned as full attention", m.sliding_window));
   if (job.strategy.tensor > m.kv_heads)
@@ -456,7 +459,10 @@ Result<plan::Plan> lower(const JobSpec& asked) {
     want.embedding = g == 0;
     want.head = g == out.placement.stages() - 1;
     want.layers = layers[static_cast<size_t>(g)];
-    for (int64_t l = 0; l < want.layers; ++l) want.kinds.push_back(kind_of(job.model, next_layer + l));
+    for (int64_t l = next_layer; l < next_layer + want.layers; ++l) {
+      const LayerKind kind = kind_of(job.model, l);
+      want.kinds.push_back(has_window(job, l) ? with_window(kind) : kind);
+    }
     want.back = schedule.placement == plan::PlacementKind::zigzag && slot.chunk % 2 == 1;
     want.split_buckets =
         c.replicated() && (s.data_parallel == DataParallel::ddp ||
@@ -479,6 +485,8 @@ Result<plan::Plan> lower(const JobSpec& asked) {
 
   note_assumptions(job, out.assumptions);
   if (job.model.moe) note_experts(job, out.assumptions);
+  note_packing(job, out.assumptions);
+  note_adapters(c, out.assumptions);
   note_unused_keys(job.strategy, out.assumptions);
   const RankBlocks rank = rank_blocks(c);
   Pairs pairs(c);

@@ -25,6 +25,7 @@ BufferRef mlp_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, 
     y = enter_region(b, c, in2, ref(full2, j), phase, Beside::cut);
   }
   linear(b, c, "fc1", phase, y, id.fc1, id.fc1_bias, j, ref(l.fc1, j), n.fc1, n.h, one_norm ? 1 : gather_pieces(c));
+  adapter_forward(b, c, l, Product::fc1, j, phase, y, ref(l.fc1, j));
   {
     const int64_t e = size_of(c.act), in_bytes = n.tokens * n.fc1 * e, out_bytes = n.tokens * n.ffn * e;
     const int kernels =
@@ -39,6 +40,7 @@ BufferRef mlp_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, 
   const BufferRef activated = narrowed(b, c, phase, ref(l.activation, j), ref(l.activation_f8, j));
   if (to_last_kept) return {};
   linear(b, c, "fc2", phase, activated, id.fc2, -1, j, ref(t.fc2, j), n.h, n.ffn, scatter_pieces(c));
+  adapter_forward(b, c, l, Product::fc2, j, phase, activated, ref(t.fc2, j));
   return leave_region(b, c, ref(t.fc2, j), ref(t.fc2_sum, j), phase, Beside::cut);
 }
 
@@ -54,8 +56,11 @@ BufferRef mlp_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l,
   const BufferRef d_full =
       enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)), branch_full, input, Beside::cut);
   linear_input(b, c, "fc2 dgrad", d_full, id.fc2, j, ref(t.d_activation, j), n.h, n.ffn, gather_pieces(c));
-  linear_weight(b, c, "fc2 wgrad", d_full, ref(f8 ? l.activation_f8 : l.activation, j), id.fc2, -1, j, n.h, n.ffn, 0);
-  if (id.fc2_bias >= 0)  // added after the reduction: each rank sums its own rows
+  adapter_input(b, c, l, Product::fc2, j, d_full, ref(t.d_activation, j));
+  const BufferRef activated = ref(f8 ? l.activation_f8 : l.activation, j);
+  linear_weight(b, c, "fc2 wgrad", d_full, activated, id.fc2, -1, j, n.h, n.ffn, 0);
+  adapter_weight(b, c, l, Product::fc2, j, d_full, activated);
+  if (id.fc2_bias >= 0 && !c.frozen(id.fc2_bias))  // added after the reduction: each rank sums its own rows
     b.compute("fc2 wgrad bias", Phase::backward_weight,
               streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
               {c.gradient(id.fc2_bias, j)});
@@ -69,14 +74,18 @@ BufferRef mlp_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l,
     b.compute("activation backward", input, op, {ref(t.d_activation, j), ref(l.fc1, j)}, {ref(t.d_fc1, j)});
     let_go(b, l.gate, j);
   }
-  const BufferRef mlp_full = one_norm ? input_of_region(b, c, l.norm1_full, f8 ? l.norm1_f8 : l.norm1,
-                                                        f8 ? t.norm1_full_f8 : t.norm1_full, j, input)
-                                      : input_of_region(b, c, l.norm2_full, f8 ? l.norm2_f8 : l.norm2,
-                                                        f8 ? t.norm2_full_f8 : t.norm2_full, j, input);
+  const bool reads_input = c.keeps_input(id.fc1, Product::fc1);
+  const BufferRef mlp_full = !reads_input ? BufferRef{}
+                             : one_norm   ? input_of_region(b, c, l.norm1_full, f8 ? l.norm1_f8 : l.norm1,
+                                                          f8 ? t.norm1_full_f8 : t.norm1_full, j, input)
+                                          : input_of_region(b, c, l.norm2_full, f8 ? l.norm2_f8 : l.norm2,
+                                                          f8 ? t.norm2_full_f8 : t.norm2_full, j, input);
   const BufferRef d_fc1 = narrowed(b, c, input, ref(t.d_fc1, j), ref(t.d_fc1_f8, j));
   linear_input(b, c, "fc1 dgrad", d_fc1, id.fc1, j, ref(t.d_norm2_full, j), n.fc1, n.h);
+  adapter_input(b, c, l, Product::fc1, j, d_fc1, ref(t.d_norm2_full, j));
   auto fc1_weight = [&] {
     linear_weight(b, c, "fc1 wgrad", d_fc1, mlp_full, id.fc1, id.fc1_bias, j, n.fc1, n.h, n.tokens);
+    adapter_weight(b, c, l, Product::fc1, j, d_fc1, mlp_full);
   };
   if (!c.strategy().tensor_async_backward) fc1_weight();
   const BufferRef d_norm2 = leave_region(b, c, ref(t.d_norm2_full, j), ref(t.d_norm2, j), input);

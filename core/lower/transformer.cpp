@@ -50,9 +50,10 @@ BufferRef residual_backward(BlockBuilder& b, const Context& c, const char* name,
   return branch;
 }
 
-AttentionShape attention_shape(const Context& c) {
+AttentionShape attention_shape(const Context& c, LayerKind kind) {
   const auto& m = c.model_spec();
-  return {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d, c.act, m.causal, attention_window(c.job)};
+  const int64_t window = is_windowed(kind) ? m.sliding_window : attention_window(c.job);
+  return {c.n.b, c.n.s, c.n.heads, c.n.kv_heads, c.n.d, c.act, m.causal, window, c.n.document};
 }
 
 Compute rope(const Context& c, Kernel kernel) {
@@ -68,9 +69,10 @@ Compute rope(const Context& c, Kernel kernel) {
 }
 
 /// Scores to context: from qkv to the attention output and what its backward needs.
-void core_attention(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, Phase phase, BufferRef out) {
+void core_attention(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, LayerKind kind, Phase phase,
+                    BufferRef out) {
   if (c.n.cp > 1) return context_attention_forward(b, c, l, j, phase, out);
-  const AttentionShape a = attention_shape(c);
+  const AttentionShape a = attention_shape(c, kind);
   const BufferRef qkv = ref(l.attention_in, j);
   if (l.lse.valid()) {
     b.compute("attention", phase, attention_forward(a), {qkv}, {out, ref(l.lse, j)});
@@ -95,7 +97,8 @@ void core_attention(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
 }
 
 /// From the rows after norm1 to the attention output. Returns what the first product read.
-BufferRef attention_branch_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, Phase phase) {
+BufferRef attention_branch_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, LayerKind kind,
+                                   Phase phase) {
   if (c.model_spec().mla) {
     latent_forward(b, c, l, j, phase, ref(l.norm1, j));
     return ref(l.norm1, j);
@@ -108,6 +111,7 @@ BufferRef attention_branch_forward(BlockBuilder& b, const Context& c, const Laye
   const BufferId full1 = f8 ? t.norm1_full_f8 : l.norm1_full.valid() ? l.norm1_full : t.norm1_full;
   const BufferRef x = enter_region(b, c, in1, ref(full1, j), phase, Beside::cut);
   linear(b, c, "qkv", phase, x, id.qkv, id.qkv_bias, j, ref(l.qkv, j), n.qkv, n.h, gather_pieces(c));
+  adapter_forward(b, c, l, Product::qkv, j, phase, x, ref(l.qkv, j));
   if (l.qk_stats.valid()) {
     const int64_t columns = (n.heads + n.kv_heads) * n.d, tile = n.tokens * columns * size_of(c.act);
     Compute op = streaming(Kernel::qk_norm_forward, c.act, n.tokens, columns, tile, tile, 6, 2);
@@ -120,19 +124,19 @@ BufferRef attention_branch_forward(BlockBuilder& b, const Context& c, const Laye
     b.compute("rope", phase, rope(c, Kernel::rope_forward), {ref(l.attention_in, j)}, {ref(l.attention_in, j)});
     hold(b, c, l.unrotated, j, phase);
   }
-  core_attention(b, c, l, j, phase, ref(l.attention, j));
+  core_attention(b, c, l, j, kind, phase, ref(l.attention, j));
   return x;
 }
 
 /// From the gradient of the attention output to that of what norm1 wrote.
-BufferRef attention_branch_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j) {
+BufferRef attention_branch_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, LayerKind kind) {
   const Sizes& n = c.n;
   const auto& id = c.id;
   const TransientBuffers& t = c.tmp;
   const Phase input = Phase::backward_input;
   const bool f8 = c.narrow();
   const int64_t e = size_of(c.act);
-  const AttentionShape a = attention_shape(c);
+  const AttentionShape a = attention_shape(c, kind);
   const BufferRef qkv = ref(l.attention_in, j), d_qkv = ref(t.d_qkv, j), d_attention = ref(t.d_attention, j);
   if (c.n.cp > 1) {
     context_attention_backward(b, c, l, j, d_attention, d_qkv);
@@ -166,16 +170,22 @@ BufferRef attention_branch_backward(BlockBuilder& b, const Context& c, const Lay
     Compute op = streaming(Kernel::qk_norm_backward, c.act, n.tokens, columns, 2 * tile, tile, 12, 4);
     op.dims = {n.b, n.s, n.heads, n.kv_heads, n.d};
     op.scalar = 1e-6;
-    b.compute("qk norm backward", input, op,
-              {d_qkv, ref(l.qkv, j), c.weight(id.q_gamma, j), c.weight(id.k_gamma, j), ref(l.qk_stats, j)},
-              {d_qkv, c.gradient(id.q_gamma, j), c.gradient(id.k_gamma, j)});
+    const BufferRef reads[] = {d_qkv, ref(l.qkv, j), c.weight(id.q_gamma, j), c.weight(id.k_gamma, j),
+                               ref(l.qk_stats, j)};
+    Refs writes{d_qkv};
+    for (const int k : {id.q_gamma, id.k_gamma})
+      if (!c.frozen(k)) writes.push_back(c.gradient(k, j));
+    b.op("qk norm backward", input, Stream::compute, op, reads, writes);
   }
-  const BufferRef x =
-      input_of_region(b, c, l.norm1_full, f8 ? l.norm1_f8 : l.norm1, f8 ? t.norm1_full_f8 : t.norm1_full, j, input);
+  BufferRef x;
+  if (c.keeps_input(id.qkv, Product::qkv))
+    x = input_of_region(b, c, l.norm1_full, f8 ? l.norm1_f8 : l.norm1, f8 ? t.norm1_full_f8 : t.norm1_full, j, input);
   const BufferRef d_qkv_in = narrowed(b, c, input, d_qkv, ref(t.d_qkv_f8, j));
   linear_input(b, c, "qkv dgrad", d_qkv_in, id.qkv, j, ref(t.d_norm1_full, j), n.qkv, n.h);
+  adapter_input(b, c, l, Product::qkv, j, d_qkv_in, ref(t.d_norm1_full, j));
   auto qkv_weight = [&] {
     linear_weight(b, c, "qkv wgrad", d_qkv_in, x, id.qkv, id.qkv_bias, j, n.qkv, n.h, n.tokens);
+    adapter_weight(b, c, l, Product::qkv, j, d_qkv_in, x);
   };
   if (!c.strategy().tensor_async_backward) qkv_weight();
   const BufferRef d_norm1 = leave_region(b, c, ref(t.d_norm1_full, j), ref(t.d_norm1, j), input);
@@ -193,14 +203,16 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
 
   norm_forward(b, c, "norm1", phase, in, id.norm1_gamma, id.norm1_beta, j, ref(l.norm1, j),
                {l.stats1, l.norm1_normed, l.norm1_wide});
-  const BufferRef x = attention_branch_forward(b, c, l, j, phase);
+  const BufferRef x = attention_branch_forward(b, c, l, j, kind, phase);
   const BufferRef attention_in = narrowed(b, c, phase, ref(l.attention, j), ref(l.attention_f8, j));
   linear(b, c, "proj", phase, attention_in, id.proj, -1, j, ref(t.projection, j), n.h, n.attention, scatter_pieces(c));
+  adapter_forward(b, c, l, Product::proj, j, phase, attention_in, ref(t.projection, j));
   const BufferRef attended = leave_region(b, c, ref(t.projection, j), ref(t.projection_sum, j), phase, Beside::cut);
   residual_forward(b, c, "residual1", phase, attended, in, id.proj_bias, j, ref(l.residual, j), l.residual_mask);
 
   BufferRef mixed;
-  if (kind == LayerKind::experts) {
+  const bool experts = without_window(kind) == LayerKind::experts;
+  if (experts) {
     norm_forward(b, c, "norm2", phase, ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j, ref(l.moe.in, j),
                  {l.stats2, l.norm2_normed, l.norm2_wide});
     mixed = experts_forward(b, c, l, j, phase, ref(l.moe.in, j), to_last_kept);
@@ -208,8 +220,8 @@ void layer_forward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int
     mixed = mlp_forward(b, c, l, j, in, x, phase, to_last_kept);
   }
   if (to_last_kept) return;
-  residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), kind == LayerKind::dense ? id.fc2_bias : -1, j,
-                   out, l.output_mask);
+  residual_forward(b, c, "residual2", phase, mixed, ref(l.residual, j), experts ? -1 : id.fc2_bias, j, out,
+                   l.output_mask);
 }
 
 void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, LayerKind kind, BufferRef in,
@@ -226,8 +238,9 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   remake(b, c, l, j, kind, in, 0);
   BufferRef d = residual_backward(b, c, "dropout2 backward", d_out, l.output_mask, j, ref(t.branch, j));
   const bool f8 = c.narrow();
-  const BufferRef d_norm2 =
-      kind == LayerKind::experts ? experts_backward(b, c, l, j, ref(l.moe.in, j), d) : mlp_backward(b, c, l, j, d);
+  const BufferRef d_norm2 = without_window(kind) == LayerKind::experts
+                                ? experts_backward(b, c, l, j, ref(l.moe.in, j), d)
+                                : mlp_backward(b, c, l, j, d);
   BufferRef d_residual = d_out;  // gradient that reaches the residual after attention
   if (!one_norm) {
     norm_backward(b, c, "norm2 backward", d_norm2, parallel ? in : ref(l.residual, j), id.norm2_gamma, id.norm2_beta, j,
@@ -243,16 +256,18 @@ void layer_backward(BlockBuilder& b, const Context& c, const LayerBuffers& l, in
   const BufferRef d_full = enter_region(b, c, narrowed(b, c, input, d, ref(t.branch_f8, j)),
                                         ref(f8 ? t.branch_full_f8 : t.attention_branch_full, j), input, Beside::cut);
   linear_input(b, c, "proj dgrad", d_full, id.proj, j, ref(t.d_attention, j), n.h, n.attention, gather_pieces(c));
-  linear_weight(b, c, "proj wgrad", d_full, ref(f8 ? l.attention_f8 : l.attention, j), id.proj, -1, j, n.h, n.attention,
-                0);
-  if (id.proj_bias >= 0)
+  adapter_input(b, c, l, Product::proj, j, d_full, ref(t.d_attention, j));
+  const BufferRef attended = ref(f8 ? l.attention_f8 : l.attention, j);
+  linear_weight(b, c, "proj wgrad", d_full, attended, id.proj, -1, j, n.h, n.attention, 0);
+  adapter_weight(b, c, l, Product::proj, j, d_full, attended);
+  if (id.proj_bias >= 0 && !c.frozen(id.proj_bias))
     b.compute("proj wgrad bias", Phase::backward_weight,
               streaming(Kernel::bias_gradient, c.act, n.rows, n.h, n.rows * n.h * e, n.h * size_of(c.grad), 1), {d},
               {c.gradient(id.proj_bias, j)});
 
   remake(b, c, l, j, kind, in, 1);
   const BufferRef d_norm1 = c.model_spec().mla ? latent_backward(b, c, l, j, ref(l.norm1, j), ref(t.d_attention, j))
-                                               : attention_branch_backward(b, c, l, j);
+                                               : attention_branch_backward(b, c, l, j, kind);
   if (one_norm) b.compute("add mlp", input, add(c, n.rows), {d_norm1, d_norm2}, {d_norm1});
   norm_backward(b, c, "norm1 backward", d_norm1, in, id.norm1_gamma, id.norm1_beta, j,
                 {l.stats1, l.norm1_normed, l.norm1_wide}, ref(t.d_hidden_norm, j));
@@ -318,6 +333,11 @@ void embedding_backward(BlockBuilder& b, const Context& c) {
   const auto& id = c.id;
   const int64_t size = size_of(c.act), tile = n.tokens * n.h * size, rows_tile = n.rows * n.h * size;
   BufferRef d = ref(c.tmp.d_hidden);
+  if (c.frozen(id.embedding)) {
+    b.op("input gradient", Phase::backward_input, Stream::compute, plan::Join{}, {d},
+         {});  // of the first layer: nobody's
+    return;
+  }
   if (e.embedding_mask.valid()) {
     Compute op = streaming(Kernel::dropout_backward, c.act, n.rows, n.h, rows_tile + n.rows * n.h, rows_tile, 1);
     op.scalar = 0.1;
@@ -391,13 +411,26 @@ void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   const EdgeBuffers& e = c.edge;
   const auto& id = c.id;
   const Phase f = Phase::forward;
-  b.op("labels", f, Stream::copy_in, plan::Copy{plan::Space::pinned, plan::Space::device, n.tokens * 4}, {},
-       {ref(e.labels)});
+  const uint32_t labelled =
+      b.op("labels", f, Stream::copy_in, plan::Copy{plan::Space::pinned, plan::Space::device, n.tokens * 4}, {},
+           {ref(e.labels)});
+  // Pieces are views, of which the rules know nothing: what they lie in is held from here to the last of them.
+  const auto hold_whole = [&](BufferId whole) {
+    if (e.loss_pieces.empty()) return;
+    b.keep_out(whole);
+    b.reserve_here(ref(whole));
+  };
+  hold_whole(e.labels);
   BufferRef x = ref(e.hidden);
   if (c.has(id.final_gamma)) {
     norm_forward(b, c, "final norm", f, x, id.final_gamma, id.final_beta, 0, ref(e.final_norm),
                  {e.final_stats, e.final_normed, e.final_wide});
     x = ref(e.final_norm);
+    hold_whole(e.final_norm);
+  }
+  if (!e.loss_pieces.empty()) {
+    b.before_next_compute({plan::Wait::Kind::op, labelled});
+    return chunked_head_forward(b, c);
   }
   const BufferRef full = enter_region(b, c, x, ref(e.final_full), f);
   linear(b, c, "logits", f, full, id.head, id.head_bias, 0, ref(e.logits), n.vocab, n.h);
@@ -446,6 +479,11 @@ void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   const EdgeBuffers& e = c.edge;
   const auto& id = c.id;
   const Phase input = Phase::backward_input;
+  if (!e.loss_pieces.empty()) {
+    norm_backward(b, c, "final norm backward", chunked_head_backward(b, c), ref(e.hidden), id.final_gamma,
+                  id.final_beta, 0, {e.final_stats, e.final_normed, e.final_wide}, ref(c.tmp.d_hidden));
+    return;
+  }
   const BufferRef logits = ref(e.logits32);
   const int64_t elements = c.plan.buffer(e.logits32).elements(), wide = bytes(c, logits);
   // In place of what the forward kept.
@@ -467,7 +505,8 @@ void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
   const bool normed = c.has(id.final_gamma);
   const BufferRef x = normed ? ref(e.final_norm) : ref(e.hidden);
   const bool kept = n.sequence_parallel && c.strategy().keep_gathered;
-  const BufferRef full = kept ? ref(e.final_full) : enter_region(b, c, x, ref(e.final_full), input);
+  const bool frozen = c.frozen(id.head);
+  const BufferRef full = frozen ? x : kept ? ref(e.final_full) : enter_region(b, c, x, ref(e.final_full), input);
   const BufferRef d_hidden = ref(c.tmp.d_hidden);
   const bool direct = !normed && n.t == 1;
   linear_input(b, c, "logits dgrad", d_logits, id.head, 0, direct ? d_hidden : ref(e.d_final_full), n.vocab, n.h);

@@ -33,6 +33,12 @@ Compute grouped_gemm(int64_t groups, int64_t m, int64_t n, int64_t k, DType in, 
 }
 
 double AttentionShape::computed_share() const {
+  if (document > 0 && document < seq) {
+    AttentionShape one = *this;
+    one.seq = document;
+    one.document = 0;
+    return one.computed_share() * static_cast<double>(document) / static_cast<double>(seq);
+  }
   const auto s = static_cast<double>(seq), w = static_cast<double>(window);
   if (window <= 0 || window >= seq) return causal ? 0.5 : 1.0;
   // Row i sees min(i, w) keys: s w - w^2 / 2 in all; both directions double the band.

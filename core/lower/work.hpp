@@ -23,8 +23,11 @@ struct AttentionShape {
   DType dtype = DType::bf16;
   bool causal = true;
   int64_t window = 0;  // a token sees at most this many; 0: all. Flash kernels skip what is outside
+  int64_t document =
+      0;  // tokens of the documents that a sequence is packed from; 0: one. Flash kernels skip the others
 
-  /// Share of the seq x seq scores that a flash kernel computes: 1, 1/2 (causal), or the band of the window.
+  /// Share of the seq x seq scores that a flash kernel computes: 1, 1/2 (causal), or the band of the window; of packed documents
+  /// the part of the sequence that one of them is.
   double computed_share() const;
 };
 

@@ -68,6 +68,7 @@ void hash(Hasher& h, const Body& body) {
            uint64_t{c->causal} << 3 | uint64_t{c->gated} << 4 | uint64_t{c->function} << 8 |
            uint64_t{c->launches} << 16 | uint64_t{c->pieces} << 32);
     h.id(c->group);
+    if (c->document != 0) h.number(c->document);  // kept digests are of plans without
     h.real(c->scalar);
     h.real(c->work.flops);
     h.number(c->work.bytes_read);

@@ -20,11 +20,11 @@ constexpr KernelOperands operands_of(Kernel k) {
     case Kernel::gemm: return {2, 3, 1, 1, 0};
     case Kernel::bias_gradient: return {1, 1, 1, 1, 1};
     case Kernel::norm_forward: return {2, 3, 2, 2, 0};
-    case Kernel::norm_backward: return {4, 4, 2, 3, 0b110};
+    case Kernel::norm_backward: return {4, 4, 1, 3, 0b110};
     case Kernel::rope_forward:
     case Kernel::rope_backward: return {1, 1, 1, 1, 0};
     case Kernel::qk_norm_forward: return {3, 3, 2, 2, 0};
-    case Kernel::qk_norm_backward: return {5, 5, 3, 3, 0b110};
+    case Kernel::qk_norm_backward: return {5, 5, 1, 3, 0b110};
     case Kernel::attention_forward: return {1, 1, 2, 2, 0};
     case Kernel::attention_backward: return {4, 4, 1, 1, 0};
     case Kernel::scores_forward: return {1, 1, 1, 1, 0};
@@ -60,7 +60,8 @@ constexpr KernelOperands operands_of(Kernel k) {
     case Kernel::slice_columns:
     case Kernel::split_columns:
     case Kernel::gather_sequence:
-    case Kernel::deal_sequence: return {1, 1, 1, 1, 0};
+    case Kernel::deal_sequence:
+    case Kernel::orthogonalize: return {1, 1, 1, 1, 0};
     case Kernel::route_forward: return {1, 1, 3, 3, 0};
     case Kernel::route_backward: return {3, 3, 1, 1, 0};
     case Kernel::permute:

@@ -13,7 +13,7 @@
 
 namespace wt::plan {
 
-inline constexpr std::array<std::string_view, 63> kKernelNames = {"gemm",
+inline constexpr std::array<std::string_view, 64> kKernelNames = {"gemm",
                                                                   "bias_gradient",
                                                                   "norm_forward",
                                                                   "norm_backward",
@@ -75,7 +75,8 @@ inline constexpr std::array<std::string_view, 63> kKernelNames = {"gemm",
                                                                   "merge_attention",
                                                                   "split_columns",
                                                                   "gather_sequence",
-                                                                  "deal_sequence"};
+                                                                  "deal_sequence",
+                                                                  "orthogonalize"};
 inline constexpr std::array<std::string_view, 7> kCollectiveNames = {
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "shift_up", "shift_down"};
 inline constexpr std::array<std::string_view, 3> kReductionNames = {"sum", "max", "average"};
@@ -108,7 +109,7 @@ inline constexpr std::array<std::string_view, 4> kInitNames = {"none", "zeros", 
 inline constexpr std::array<std::string_view, 2> kPlacementNames = {"loop", "zigzag"};
 inline constexpr std::array<std::string_view, 7> kDTypeNames = {"f64", "f32", "bf16", "f16", "f8", "i32", "u8"};
 
-static_assert(static_cast<size_t>(Kernel::deal_sequence) + 1 == kKernelNames.size());
+static_assert(static_cast<size_t>(Kernel::orthogonalize) + 1 == kKernelNames.size());
 static_assert(static_cast<size_t>(Phase::checkpoint) + 1 == kPhaseNames.size());
 static_assert(static_cast<size_t>(Role::copy) + 1 == kRoleNames.size());
 

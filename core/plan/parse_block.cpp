@@ -90,6 +90,9 @@ bool Parser::compute(Compute& c) {
     } else if (accept("pieces")) {
       if (!integer(v, 0, UINT16_MAX, "a number of pieces")) return false;
       c.pieces = static_cast<uint16_t>(v);
+    } else if (accept("document")) {
+      if (!integer(v, 0, int64_t{1} << 40, "tokens of a document")) return false;
+      c.document = v;
     } else if (accept("over")) {
       if (!known(c.group, groups_, plan_.groups, "group")) return false;
     } else if (accept("scalar")) {

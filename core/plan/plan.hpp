@@ -213,23 +213,23 @@ enum class Phase : uint8_t {
 /// Compute::accumulate); core/plan/kernels.hpp has the operand counts as a table.
 enum class Kernel : uint8_t {
   // reads -> writes
-  gemm,                 // A, B, [bias] -> C        C[m,n] (+)= op(A)[m,k] op(B)[k,n] + bias[n]
-  bias_gradient,        // dY -> db                 column sums, accumulates
-  norm_forward,         // x, gamma, [beta] -> y, stats
-  norm_backward,        // dy, x, gamma, stats -> dx, dgamma, [dbeta]    dgamma, dbeta accumulate
-  rope_forward,         // qkv -> qkv               q and k of position p: pairs (i, i + d/2) by p 10000^(-2i/d)
-  rope_backward,        // dqkv -> dqkv
-  qk_norm_forward,      // qkv, gq, gk -> normed qkv, stats    RMS of each q and k head; v is copied
-  qk_norm_backward,     // dqkv, qkv, gq, gk, stats -> dqkv, dgq, dgk    qkv: what the forward read; gains accumulate
-  attention_forward,    // qkv -> out, lse          flash: scores never stored
-  attention_backward,   // dout, qkv, out, lse -> dqkv
-  scores_forward,       // qkv -> scores            unfused attention, batched products: Q K^T, not scaled
-  softmax_forward,      // scores -> probs          scale, causal mask, softmax
-  context_forward,      // probs, qkv -> out        P V
-  context_backward,     // dout, probs, qkv -> dprobs, dqkv    (writes the v part of dqkv)
-  softmax_backward,     // dprobs, probs -> dscores
-  scores_backward,      // dscores, qkv -> dqkv     (writes the q and k parts)
-  activation_forward,   // x, [bias] -> y           gated: x = [T, 2f] gate then up
+  gemm,                // A, B, [bias] -> C        C[m,n] (+)= op(A)[m,k] op(B)[k,n] + bias[n]
+  bias_gradient,       // dY -> db                 column sums, accumulates
+  norm_forward,        // x, gamma, [beta] -> y, stats
+  norm_backward,       // dy, x, gamma, stats -> dx, [dgamma, [dbeta]]  dgamma, dbeta accumulate; frozen gains: dx alone
+  rope_forward,        // qkv -> qkv               q and k of position p: pairs (i, i + d/2) by p 10000^(-2i/d)
+  rope_backward,       // dqkv -> dqkv
+  qk_norm_forward,     // qkv, gq, gk -> normed qkv, stats    RMS of each q and k head; v is copied
+  qk_norm_backward,    // dqkv, qkv, gq, gk, stats -> dqkv, [dgq, dgk]    qkv: what the forward read; gains accumulate
+  attention_forward,   // qkv -> out, lse          flash: scores never stored
+  attention_backward,  // dout, qkv, out, lse -> dqkv
+  scores_forward,      // qkv -> scores            unfused attention, batched products: Q K^T, not scaled
+  softmax_forward,     // scores -> probs          scale, causal mask, softmax
+  context_forward,     // probs, qkv -> out        P V
+  context_backward,    // dout, probs, qkv -> dprobs, dqkv    (writes the v part of dqkv)
+  softmax_backward,    // dprobs, probs -> dscores
+  scores_backward,     // dscores, qkv -> dqkv     (writes the q and k parts)
+  activation_forward,  // x, [bias] -> y           gated: x = [T, 2f] gate then up
   activation_backward,  // dy, x -> dx
   residual_forward,     // x, residual, [bias] -> y [, mask]   with dropout where the job has it
   residual_backward,    // dy, [mask] -> dx         the dropout of the branch; without dropout no op is made
@@ -283,7 +283,8 @@ enum class Kernel : uint8_t {
   merge_attention,           // part, part_lse, out, lse -> out, lse    softmax over both sets of keys
   split_columns,             // x -> y    x [rows, g columns], y [g, rows, columns]: the reverse of concat_columns
   gather_sequence,           // x -> y    x [g, rows, columns] of each member's tokens, y in order of position
-  deal_sequence              // x -> y    the reverse
+  deal_sequence,             // x -> y    the reverse
+  orthogonalize  // x -> x    columns of x [rows, columns] made orthonormal one after the other (Gram-Schmidt)
 };
 
 /// Work of one op: floating-point operations (multiply-add = 2) and the bytes it must move to and from memory.
@@ -311,10 +312,12 @@ struct Compute {
   uint8_t function = 0;  // activation: wt::Activation; norm: wt::Norm; route: wt::RoutingKind; block attention: the
                          // keys are those of the member so many places before the rank in the group, kAllBlocks: of all
   uint16_t launches = 1;  // kernels that the host issues for it
-  uint16_t pieces = 1;    // gemm: run as this many products of dims[0] / pieces rows (pipelined waits)
-  GroupId group;          // vocabulary shard, slice: whose coordinate decides
-  double scalar = 0;      // scale: the factor; dropout: the probability; norm: epsilon; attention: window
-                          // (0: none); adam: the norm to clip at (0: none)
+  int64_t document = 0;  // attention: a sequence is documents of so many tokens, each sees only itself; 0: one document
+  uint16_t pieces = 1;   // gemm: run as this many products of dims[0] / pieces rows (pipelined waits)
+  GroupId group;         // vocabulary shard, slice: whose coordinate decides
+  double scalar = 0;     // scale: the factor; dropout: the probability; norm: epsilon; attention: window
+                         // (0: none); adam: the norm to clip at (0: none); loss: the share of a micro-batch's tokens
+                         // that its rows are (0: all)
   Work work;
   bool operator==(const Compute&) const = default;
 };

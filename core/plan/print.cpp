@@ -159,6 +159,7 @@ void Printer::body(const Op& op) {
     if (const std::string words = variant_of(*c); !words.empty()) put(" {}", words);
     if (c->launches != 1) put(" launches {}", c->launches);
     if (c->pieces != 1) put(" pieces {}", c->pieces);
+    if (c->document != 0) put(" document {}", c->document);
     if (c->group.valid()) {
       out_ += " over ";
       named(plan_.groups, c->group);

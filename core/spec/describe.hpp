@@ -291,6 +291,7 @@ void describe(V& v, StrategySpec& s) {
   v.flag("overlap_grad_reduce", s.overlap_grad_reduce, kOptional);
   v.flag("overlap_param_gather", s.overlap_param_gather, kOptional);
   v.choice("gradient_copies", s.gradient_copies, kOptional);
+  v.section("ddp", s.ddp, kOptional);
   v.section("fsdp", s.fsdp, kOptional);
   v.section("zero", s.zero, kOptional);
   v.section("experts", s.experts, kOptional);
@@ -299,6 +300,31 @@ void describe(V& v, StrategySpec& s) {
   v.choice("attention", s.attention, kOptional);
   v.flag("tensor_async_backward", s.tensor_async_backward, kOptional);
   v.flag("tensor_overlap", s.tensor_overlap, kOptional);
+}
+
+template <class V>
+void describe(V& v, DdpSpec& d) {
+  v.flag("bucket_view", d.bucket_view, kOptional);
+  v.flag("no_sync", d.no_sync, kOptional);
+  v.flag("find_unused", d.find_unused, kOptional);
+  v.choice("hook", d.hook, kOptional);
+  v.integer("powersgd_rank", d.powersgd_rank, Range{1, 4096}, kOptional);
+  v.flag("powersgd_error_feedback", d.powersgd_error_feedback, kOptional);
+}
+
+template <class V>
+void describe(V& v, PackingSpec& p) {
+  v.number("mean_length", p.mean_length, 0, 1e12, kOptional);
+  v.number("deviation", p.deviation, 0, 1e12, kOptional);
+}
+
+template <class V>
+void describe(V& v, LoraSpec& l) {
+  v.integer("rank", l.rank, Range{0, 1 << 20}, kOptional);
+  v.number("alpha", l.alpha, 0, 1e9, kOptional);
+  v.flag("dropout", l.dropout, kOptional);
+  v.texts("targets", l.targets);
+  v.choice("base", l.base, kOptional);
 }
 
 template <class V>
@@ -325,8 +351,11 @@ void describe(V& v, TrainingSpec& t) {
   v.flag("blocking_launch", t.blocking_launch, kOptional);
   v.flag("gradient_fusion", t.gradient_fusion, kOptional);
   v.flag("fused_loss", t.fused_loss, kOptional);
+  v.integer("loss_chunk", t.loss_chunk, Range{0, int64_t{1} << 40}, kOptional);
   v.integer("loss_metrics", t.loss_metrics, Range{0, 16}, kOptional);
   v.integer("vocab_multiple", t.vocab_multiple, kWidth, kOptional);
+  v.section("lora", t.lora, kOptional);
+  v.section("packing", t.packing, kOptional);
   v.number("total_tokens", t.total_tokens, 0, 1e18, kOptional);
   v.natural("seed", t.seed, kOptional);
   v.time("host_issue", t.host_issue, kOptional);

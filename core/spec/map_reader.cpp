@@ -73,6 +73,7 @@ void MapReader::texts(std::string_view key, std::vector<std::string>& out) {
   const Entry* e = take(key, kOptional, [] { return std::string(); });
   if (!e) return;
   if (e->value.kind != Node::Kind::list) return wrong_type(*e, "a list of texts", "");
+  out.clear();
   for (const Node& item : e->value.items) {
     if (!item.is_scalar()) {
       faults_.push_back({item.place, path_of(key), "is not a text", "a list of texts"});

@@ -125,6 +125,17 @@ std::span<const Named<LossKind>> names_of(LossKind) {
                                           {"full_vocabulary", LossKind::full_vocabulary}};
   return k;
 }
+std::span<const Named<CommHook>> names_of(CommHook) {
+  static constexpr Named<CommHook> k[] = {{"none", CommHook::none},
+                                          {"fp16_compress", CommHook::fp16_compress},
+                                          {"bf16_compress", CommHook::bf16_compress},
+                                          {"powersgd", CommHook::powersgd}};
+  return k;
+}
+std::span<const Named<BaseWeights>> names_of(BaseWeights) {
+  static constexpr Named<BaseWeights> k[] = {{"plain", BaseWeights::plain}, {"nf4", BaseWeights::nf4}};
+  return k;
+}
 std::span<const Named<Fp8Recipe>> names_of(Fp8Recipe) {
   static constexpr Named<Fp8Recipe> k[] = {
       {"delayed", Fp8Recipe::delayed}, {"current", Fp8Recipe::current}, {"block", Fp8Recipe::block}};

@@ -174,6 +174,19 @@ enum class DataParallel : uint8_t {
   fsdp,   // PyTorch FullyShardedDataParallel: units of one flat parameter
   fsdp2   // PyTorch fully_shard
 };
+/// What PyTorch DDP's communication hook does in the place of the plain all-reduce of a bucket (facts DDP-9).
+enum class CommHook : uint8_t { none, fp16_compress, bf16_compress, powersgd };
+
+/// PyTorch's DistributedDataParallel beyond its buckets.
+struct DdpSpec {
+  bool bucket_view = true;   // gradient_as_bucket_view; else gradients are copied to the bucket and back
+  bool no_sync = true;       // micro-batches before the last add up gradients and reduce nothing
+  bool find_unused = false;  // find_unused_parameters: the used ones are agreed on; buckets in order of registration
+  CommHook hook = CommHook::none;
+  int64_t powersgd_rank = 1;  // matrix_approximation_rank
+  bool powersgd_error_feedback = true;
+  bool operator==(const DdpSpec&) const = default;
+};
 /// PyTorch's ShardingStrategy (facts FS1-3).
 enum class ShardingKind : uint8_t { full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2 };
 enum class BackwardPrefetch : uint8_t { pre, post, none };
@@ -300,6 +313,7 @@ struct StrategySpec {
   DType gradient_dtype = DType::f32;  // on the wire and in the accumulation buffer
   bool overlap_grad_reduce = false, overlap_param_gather = false;
   GradientCopies gradient_copies = GradientCopies::automatic;
+  DdpSpec ddp;
   FsdpSpec fsdp;
   ZeroSpec zero;
   ExpertSpec experts;
@@ -335,6 +349,30 @@ enum class Fp8Recipe : uint8_t {
   block     // of each block of elements (mxfp8, 128 x 128), found in the pass that casts
 };
 
+/// How the frozen weights of a layer's products are kept.
+enum class BaseWeights : uint8_t {
+  plain,  // in param_dtype
+  nf4     // bitsandbytes' 4-bit blocks of 64 with doubly quantised scales (QLoRA); made whole before each product
+};
+
+/// Low-rank adapters beside frozen weights (LoRA): y = x W^T + alpha / rank (x A^T) B^T, A [rank, in], B [out, rank].
+struct LoraSpec {
+  int64_t rank = 0;      // 0: no adapters, all weights are trained
+  double alpha = 0;      // 0: twice the rank
+  bool dropout = false;  // of the adapter's input: a copy and a mask of it are kept
+  std::vector<std::string> targets = {"qkv", "proj", "fc1", "fc2"};  // or q, k, v, gate, up; all: each its own
+  BaseWeights base = BaseWeights::plain;
+  bool operator==(const LoraSpec&) const = default;
+};
+
+/// Sequences of several documents, between which attention does not look (cu_seqlens). Lengths are drawn by `seed` of the
+/// training from a log-normal distribution, cut at seq_len; documents fill a sequence one after the other.
+struct PackingSpec {
+  double mean_length = 0;  // tokens; 0: a sequence is one document
+  double deviation = 0;    // of the length, in tokens
+  bool operator==(const PackingSpec&) const = default;
+};
+
 struct TrainingSpec {
   int64_t micro_batch = 1, global_batch = 1;  // sequences
   int64_t seq_len = 0;
@@ -361,9 +399,13 @@ struct TrainingSpec {
   bool blocking_launch = false;  // CUDA_LAUNCH_BLOCKING=1: the host issues an op when the one before is over
   bool gradient_fusion = true;   // weight-gradient products add into the gradient buffer; else a kernel of its own does
   bool fused_loss = false;       // no fp32 copy of the logits
+  int64_t loss_chunk =
+      0;  // tokens whose logits are there at a time: head and loss in one (Liger); 0: those of all tokens
   int64_t loss_metrics = 0;  // cross entropies of each micro-batch that only a log reads: plain torch, forward alone
   int64_t vocab_multiple = 128;  // vocabulary padded to a multiple of this times tensor
-  double total_tokens = 0;       // of the whole run; 0: unknown
+  LoraSpec lora;
+  PackingSpec packing;
+  double total_tokens = 0;  // of the whole run; 0: unknown
   uint64_t seed = 1234;
   // Host side: how long the host needs to issue one kernel; a step is host-bound when this exceeds the kernels.
   Time host_issue;                       // 0: by `framework` data (data/hosts.csv)

@@ -157,6 +157,7 @@ Signature signature(const Compute& c) {
               {Wanted{"dlogits", rows * c.dims[2]}}};
     case Kernel::square_sum: return {{any, any, any, any, any}, {Wanted{"sum", 1}}};
     case Kernel::transpose: return {{x}, {y}};
+    case Kernel::orthogonalize: return {{x}, {Wanted{"x", tile}}};
     case Kernel::concat_columns:
     case Kernel::split_columns:
     case Kernel::gather_sequence:

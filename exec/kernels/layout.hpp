@@ -16,15 +16,16 @@ struct Heads {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, d = 0, v = 0;
   bool causal = false;
   int64_t window = 0;
+  int64_t document = 0;  // tokens of packed documents; 0: a sequence is one
 
   static Heads of(const plan::Compute& c) {
     using plan::Kernel;
     const auto& n = c.dims;
     if (c.kernel == Kernel::latent_attention_forward || c.kernel == Kernel::latent_attention_backward)
-      return {n[0], n[1], n[2], n[2], n[3], n[4], c.causal, 0};
+      return {n[0], n[1], n[2], n[2], n[3], n[4], c.causal, 0, 0};
     if (c.kernel == Kernel::latent_assemble || c.kernel == Kernel::latent_scatter)
-      return {n[0], n[1], n[2], n[2], n[3] + n[4], static_cast<int64_t>(c.scalar), false, 0};
-    return {n[0], n[1], n[2], n[3], n[4], n[4], c.causal, static_cast<int64_t>(c.scalar)};
+      return {n[0], n[1], n[2], n[2], n[3] + n[4], static_cast<int64_t>(c.scalar), false, 0, 0};
+    return {n[0], n[1], n[2], n[3], n[4], n[4], c.causal, static_cast<int64_t>(c.scalar), c.document};
   }
   WT_HOST_DEVICE int64_t tokens() const { return batch * seq; }
   WT_HOST_DEVICE int64_t share() const { return heads / kv_heads; }  // queries on one key
@@ -41,11 +42,14 @@ struct Heads {
   }
   // Keys that a query may see lie in [first_key, end_key).
   WT_HOST_DEVICE int64_t first_key(int64_t position) const {
-    return window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
+    const int64_t begin = document > 0 ? position / document * document : 0;
+    return window > 0 && position - window + 1 > begin ? position - window + 1 : begin;
   }
   WT_HOST_DEVICE int64_t end_key(int64_t position) const {
     const int64_t past = causal ? position + 1 : (window > 0 ? position + window : seq);
-    return past < seq ? past : seq;
+    const int64_t end = document > 0 ? (position / document + 1) * document : seq;
+    const int64_t last = end < seq ? end : seq;
+    return past < last ? past : last;
   }
 };
 

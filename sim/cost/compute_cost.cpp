@@ -33,7 +33,8 @@ Class class_of(Kernel kernel) {
     case Kernel::qk_norm_backward: return Class::norm_backward;
     case Kernel::bias_gradient:
     case Kernel::square_sum:
-    case Kernel::position_backward: return Class::reduce;
+    case Kernel::position_backward:
+    case Kernel::orthogonalize: return Class::reduce;
     case Kernel::loss_max:
     case Kernel::loss_sums:
     case Kernel::loss_forward:
@@ -230,6 +231,10 @@ struct ComputeCost::Impl {
     s.backward = op.kernel == Kernel::attention_backward || op.kernel == Kernel::latent_attention_backward ||
                  op.kernel == Kernel::block_attention_backward;
     s.flops = attention_flops(s);
+    if (op.document > 0 && op.document < op.dims[1]) {  // tiles of a document, as many more sequences of that length
+      s.batch *= s.seq / static_cast<double>(op.document);
+      s.seq = static_cast<double>(op.document);
+    }
     if (op.work.flops > 0) s.flops = op.work.flops;  // a window sees less
     const Chip c = chip(op.dtype == DType::f8 ? DType::bf16 : op.dtype);
     const auto e = attention.estimate(s, c, clock);

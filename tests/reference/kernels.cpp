@@ -65,7 +65,7 @@ void norm_backward(const Compute& c, const std::vector<Operand>& r, const std::v
   want(r[2], h, "gamma");
   want(r[3], rows * stats, "stats");
   want(w[0], rows * h, "dx");
-  want(w[1], h, "dgamma");
+  if (w.size() > 1) want(w[1], h, "dgamma");
   if (w.size() > 2) want(w[2], h, "dbeta");
   for (int64_t i = 0; i < rows; ++i) {
     const double mean = layer ? r[3][i * 2] : 0, inverse = r[3][i * stats + stats - 1];
@@ -74,7 +74,7 @@ void norm_backward(const Compute& c, const std::vector<Operand>& r, const std::v
       const double dy = r[0][i * h + j], x = (r[1][i * h + j] - mean) * inverse, g = dy * r[2][j];
       sum += g;
       dot += g * x;
-      w[1][j] += dy * x;
+      if (w.size() > 1) w[1][j] += dy * x;
       if (w.size() > 2) w[2][j] += dy;
     }
     sum = layer ? sum / static_cast<double>(h) : 0;
@@ -110,6 +110,7 @@ struct Heads {
 
 bool sees(const Compute& c, int64_t query, int64_t key) {
   if (c.causal && key > query) return false;
+  if (c.document > 0 && key / c.document != query / c.document) return false;
   const auto window = static_cast<int64_t>(c.scalar);
   return window == 0 || (std::max(query, key) - std::min(query, key) < window);
 }
@@ -174,12 +175,12 @@ void qk_norm_backward(const Compute& c, const std::vector<Operand>& r, const std
   for (int64_t i = 0; i < r[0].size; ++i) w[0][i] = r[0][i];
   each_normed_head(a, [&](int64_t at, bool query, int64_t stat) {
     const double inverse = r[4][stat];
-    const Operand &gain = r[query ? 2 : 3], &d_gain = w[query ? 1 : 2];
+    const Operand& gain = r[query ? 2 : 3];
     double dot = 0;
     for (int64_t i = 0; i < a.d; ++i) {
       const double x = r[1][at + i] * inverse, dy = w[0][at + i];
       dot += dy * gain[i] * x;
-      d_gain[i] += dy * x;
+      if (w.size() > 1) w[query ? 1 : 2][i] += dy * x;
     }
     dot /= static_cast<double>(a.d);
     for (int64_t i = 0; i < a.d; ++i) w[0][at + i] = (w[0][at + i] * gain[i] - r[1][at + i] * inverse * dot) * inverse;
@@ -559,6 +560,25 @@ void position(const Compute& c, const std::vector<Operand>& r, const Operand& ou
   }
 }
 
+/// Modified Gram-Schmidt, column by column.
+void orthogonalize(const Compute& c, const Operand& in, const Operand& out) {
+  const int64_t rows = c.dims[0], columns = c.dims[1];
+  want(in, rows * columns, "x");
+  want(out, rows * columns, "x");
+  for (int64_t i = 0; i < rows * columns; ++i) out[i] = in[i];
+  for (int64_t j = 0; j < columns; ++j) {
+    double square = 0;
+    for (int64_t i = 0; i < rows; ++i) square += out[i * columns + j] * out[i * columns + j];
+    const double inverse = 1 / std::sqrt(square);
+    for (int64_t i = 0; i < rows; ++i) out[i * columns + j] *= inverse;
+    for (int64_t other = j + 1; other < columns; ++other) {
+      double dot = 0;
+      for (int64_t i = 0; i < rows; ++i) dot += out[i * columns + j] * out[i * columns + other];
+      for (int64_t i = 0; i < rows; ++i) out[i * columns + other] -= dot * out[i * columns + j];
+    }
+  }
+}
+
 /// dims {rows, vocabulary of the model, columns of this rank}: columns beyond the vocabulary are padding and left out.
 struct Vocabulary {
   int64_t rows, whole, columns, first;
@@ -571,7 +591,7 @@ struct Vocabulary {
 void loss(const Compute& c, const std::vector<Operand>& r, const Operand& out, const KernelContext& k) {
   const Vocabulary v(c, k);
   // One token's part of the mean over tokens and micro-batches of the step.
-  const double share = 1 / static_cast<double>(v.rows * k.micro_batches);
+  const double share = (c.scalar > 0 ? c.scalar : 1) / static_cast<double>(v.rows * k.micro_batches);
   if (c.kernel == Kernel::loss_max) {
     want(r[0], v.rows * v.columns, "logits");
     want(out, v.rows, "max");
@@ -764,6 +784,7 @@ void run_kernel(const Compute& c, const std::vector<Operand>& r, const std::vect
     case Kernel::split_columns:
     case Kernel::gather_sequence:
     case Kernel::deal_sequence: return reorder_rows(c, r[0], w[0], k);
+    case Kernel::orthogonalize: return orthogonalize(c, r[0], w[0]);
     case Kernel::transpose: {
       const int64_t m = c.dims[0], n = c.dims[1];
       want(r[0], m * n, "x");

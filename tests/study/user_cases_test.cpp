@@ -119,6 +119,7 @@ TEST(UserCases, P32_CopiesOfTheLogitsByTheLoss) {
   EXPECT_NEAR(logits("loss: full_vocabulary"), 47.55 * kGb, 0.05 * 47.55 * kGb);
   EXPECT_LT(logits("loss: vocabulary_parallel"), logits("loss: full_vocabulary"));
   EXPECT_LE(logits("fused_loss: true"), 16384.0 * 248320 * 2);
+  EXPECT_LE(logits("loss_chunk: 256"), 256.0 * 248320 * 2);  // Liger's pieces of this shape
 }
 
 // P37: what the allocator loses is an input of its own, and decides the verdict near the edge; recompute costs time.
@@ -299,6 +300,24 @@ TEST(UserCases, P68_StageThreeOverTenGigabit) {
   EXPECT_GT(of(2), 50);
   EXPECT_LT(of(2), 100);
   EXPECT_LT(of(1), 4);
+}
+
+// P68, as it was run: LoRA keeps two gathers of 15 GB a micro-batch, 12 s of wire each, and has nothing else to send; with
+// plain data parallelism (ZeRO 0) only adapters travel.
+TEST(UserCases, P68_AdaptersOverTenGigabit) {
+  auto of = [](const char* kind) {
+    return seconds(
+        run(fmt::format("model: llama3-8b\nframework: deepspeed\n"
+                        "cluster: {{from: hgx-a100-80-eth10, nodes: 2}}\n"
+                        "strategy: {{data_parallel: {}, recompute: full}}\n"
+                        "training: {{micro_batch: 1, global_batch: 64, seq_len: 1024, precision: bf16,\n"
+                        "           lora: {{rank: 8, targets: [q, v]}}}}\n",
+                        kind)));
+  };
+  const double stage3 = of("zero3"), none = of("ddp");
+  EXPECT_GT(stage3, 50);
+  EXPECT_LT(stage3, 130);
+  EXPECT_LT(none, 4);
 }
 
 // P72: on slow Ethernet more nodes give less in all; with InfiniBand nothing is lost.

@@ -318,7 +318,7 @@ TEST(Mapping, WhatIsNotBuiltIsSkippedWithAReason) {
       {{"attention: MHA}", "attention: MHA, moe: {experts: 8}}"}, "experts are not published"},
       {{"cp: 1", "cp: 2"}, "does not give 16 GPUs"},
       {{"precision: bf16", "precision: fp4 (nvfp4)"}, "fp4"},
-      {{"task: pretrain", "task: lora"}, "lora"},
+      {{"task: pretrain", "task: dpo"}, "dpo"},
       {{"offload: none", "offload: optimizer"}, "offload"},
       {{"schedule: 1F1B", "schedule: DualPipe"}, "schedule 'DualPipe'"},
       {{"gpu: A100-SXM4-80GB", "gpu: TPU v4"}, "GPU 'TPU v4'"},
@@ -544,12 +544,12 @@ TEST(Summary, WeightsQuantilesAndBias) {
 }
 
 TEST(Summary, SkippingCounts) {
-  const std::string text = std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: lora"}});
+  const std::string text = std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: dpo"}});
   const Validation v = run(text, constant(2));
   EXPECT_EQ(v.all.rows, 2u);
   EXPECT_EQ(v.all.skipped, 1u);
   EXPECT_DOUBLE_EQ(v.all.coverage, 0.5);
-  EXPECT_EQ(v.skipped_for.at("task 'lora' is not built yet"), 1u);
+  EXPECT_EQ(v.skipped_for.at("task 'dpo' is not built yet"), 1u);
 }
 
 TEST(Selection, GroupTierAndIds) {
@@ -576,8 +576,8 @@ TEST(Selection, InterruptedRowsAreSkipped) {
 }
 
 TEST(Printing, JsonKeepsTheContract) {
-  const auto j = nlohmann::json::parse(print_json(run(
-      std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: lora"}}), constant(2.5))));
+  const auto j = nlohmann::json::parse(print_json(
+      run(std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: dpo"}}), constant(2.5))));
   for (const char* key : {"id", "status", "reason", "predicted_step_time_s", "measured_step_time_s", "relative_error",
                           "predicted_peak_gib", "measured_peak_gib", "memory_kind", "cluster", "tier"})
     for (const auto& row : j["rows"]) EXPECT_TRUE(row.contains(key)) << key;
@@ -591,9 +591,9 @@ TEST(Printing, JsonKeepsTheContract) {
 
 TEST(Printing, TableAndMarkdownHoldEveryRow) {
   const Validation v =
-      run(std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: lora"}}), constant(2.5));
+      run(std::string(kRow) + edited(kRow, {{"id: one", "id: two"}, {"task: pretrain", "task: dpo"}}), constant(2.5));
   EXPECT_THAT(print_table(v), HasSubstr("+25.0 %"));
-  EXPECT_THAT(print_table(v), HasSubstr("task 'lora' is not built yet"));
+  EXPECT_THAT(print_table(v), HasSubstr("task 'dpo' is not built yet"));
   EXPECT_THAT(print_markdown(v), HasSubstr("| one "));
 }
 

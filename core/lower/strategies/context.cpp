@@ -27,6 +27,13 @@ int64_t attention_window(const JobSpec& job) {
   return every_layer && m.sliding_window < job.training.seq_len ? m.sliding_window : 0;
 }
 
+bool has_window(const JobSpec& job, int64_t layer) {
+  const ModelSpec& m = job.model;
+  if (m.sliding_window == 0 || m.sliding_window >= job.training.seq_len || job.strategy.context > 1) return false;
+  if (m.full_period > 0) return (layer + 1) % m.full_period != 0;
+  return m.sliding_period > 1 && layer % m.sliding_period == 0;
+}
+
 void make_context_sizes(Context& c) {
   const StrategySpec& s = c.strategy();
   c.n.cp = s.context;

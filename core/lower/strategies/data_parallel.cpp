@@ -107,11 +107,76 @@ BucketRule rule_of(const Context& c, const ChunkPart& part, int64_t copies) {
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/// Where a parameter of a layer (-1: of none) lies.
+struct Place {
+  int64_t layer, offset;
+  BufferId base, gradient;  // invalid: it has none
+};
+/// A parameter's views: runs of layers at a constant distance in one buffer become one entry.
+void place_runs(plan::Part& out, const Parameter& q, BufferId weight, std::vector<Place> list) {
+  std::sort(list.begin(), list.end(), [](const Place& a, const Place& b) { return a.layer < b.layer; });
+  for (size_t i = 0; i < list.size();) {
+    size_t end = i + 1;
+    const int64_t stride = end < list.size() && list[end].base == list[i].base ? list[end].offset - list[i].offset : 0;
+    while (end < list.size() && list[end].base == list[i].base && list[end].layer == list[end - 1].layer + 1 &&
+           list[end].offset - list[end - 1].offset == stride)
+      ++end;
+    const int64_t layers = q.per_layer ? static_cast<int64_t>(end - i) : 0;
+    const int64_t first = q.per_layer ? list[i].layer : 0;
+    const int64_t step = layers > 1 ? stride : 0;
+    out.views.push_back({weight, list[i].base, first, layers, list[i].offset, step, {}});
+    if (list[i].gradient.valid())
+      out.views.push_back({q.gradient, list[i].gradient, first, layers, list[i].offset, step, {}});
+    i = end;
+  }
+}
+
+using Instances = std::vector<std::pair<int, int64_t>>;
+
+/// What is not trained lies by itself, behind one another: as kernels read it, or in 4 bits.
+void place_frozen(Context& c, ChunkPart& part, const Instances& frozen) {
+  plan::Part& out = c.plan.parts[part.id.v];
+  std::map<int, std::vector<Place>> places;
+  int64_t plain = 0, packed = 0;
+  for (const auto& [parameter, layer] : frozen) {
+    const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
+    int64_t& at = q.packed.valid() ? packed : plain;
+    places[parameter].push_back({layer, at, {}, {}});
+    at += q.packed.valid() ? c.plan.buffer(q.packed).elements() : q.elements;
+    out.parameters += q.elements;
+  }
+  const auto base = [&](const char* name, DType dtype, int64_t elements) {
+    if (elements == 0) return BufferId{};
+    Buffer b;
+    b.name = fmt::format("{}.{}", name, out.name);
+    b.role = Role::weight;
+    b.dtype = dtype;
+    b.scope = Scope::persistent;
+    b.shape = {elements};
+    out.persistent.push_back(c.add_buffer(std::move(b)));
+    return out.persistent.back();
+  };
+  part.frozen = base("weights_frozen", c.act, plain);
+  part.frozen_packed = base("weights_nf4", DType::u8, packed);
+  for (auto& [parameter, list] : places) {
+    const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
+    for (Place& p : list) p.base = q.packed.valid() ? part.frozen_packed : part.frozen;
+    place_runs(out, q, q.packed.valid() ? q.packed : q.weight, std::move(list));
+  }
+}
+
 }  // namespace
 
 void make_buckets(Context& c, ChunkPart& part) {
   auto order = registration(c, part);
-  std::reverse(order.begin(), order.end());  // gradients become ready from the loss backwards
+  const auto trained =
+      std::stable_partition(order.begin(), order.end(), [&](const auto& p) { return c.frozen(p.first); });
+  place_frozen(c, part, {order.begin(), trained});
+  order.erase(order.begin(), trained);
+  // Gradients become ready from the loss backwards. With find_unused_parameters DDP never rebuilds the buckets that it made
+  // of the parameters as registered (facts DDP-4): the small one holds the first parameters and is reduced last.
+  const bool registered = c.strategy().data_parallel == DataParallel::ddp && c.strategy().ddp.find_unused;
+  if (!registered) std::reverse(order.begin(), order.end());
 
   // Gradients of experts, reduced over other ranks, fill buckets of their own beside those of the rest, and so do 8-bit
   // weights (Megatron: a buffer for each dtype of parameters). Whichever closes first stands first: its gradients are ready
@@ -161,6 +226,7 @@ void make_buckets(Context& c, ChunkPart& part) {
     if ((!f.rule.close_before && f.size >= close_at) || alone(parameter)) close(f);
   }
   for (size_t i = filling.size(); i-- > 0;) close(filling[i]);  // the embedding's gradient is the last
+  if (registered) std::reverse(buckets.begin(), buckets.end());
 
   plan::Part& out = c.plan.parts[part.id.v];
   const GradientCopies copies = gradient_copies(c.strategy());
@@ -221,38 +287,20 @@ void make_buckets(Context& c, ChunkPart& part) {
       if (copies == GradientCopies::flat_wide && c.grad != DType::f32)
         k.wide = make("grads_wide", Role::bucket, DType::f32, k.elements, false, Scope::invocation);
     }
+    make_ddp_buffers(c, part, k, i);
     for (const auto& m : k.members)
       largest = std::max(largest, c.parameters[static_cast<size_t>(m.parameter)].elements);
     owned += shard;
   }
 
-  // Views of parameters in buckets; runs of layers at a constant distance become one entry.
-  struct Place {
-    int64_t layer, offset;
-    size_t bucket;
-  };
+  make_used_map(c, part);
   std::map<int, std::vector<Place>> places;
-  for (size_t i = 0; i < buckets.size(); ++i)
-    for (const auto& m : buckets[i].members) places[m.parameter].push_back({m.layer, m.offset, i});
+  for (const auto& k : buckets)
+    for (const auto& m : k.members) places[m.parameter].push_back({m.layer, m.offset, k.weight, k.gradient});
   for (auto& [parameter, list] : places) {
     const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
-    std::sort(list.begin(), list.end(), [](const Place& a, const Place& b) { return a.layer < b.layer; });
-    for (size_t i = 0; i < list.size();) {
-      size_t end = i + 1;
-      const int64_t stride =
-          end < list.size() && list[end].bucket == list[i].bucket ? list[end].offset - list[i].offset : 0;
-      while (end < list.size() && list[end].bucket == list[i].bucket && list[end].layer == list[end - 1].layer + 1 &&
-             list[end].offset - list[end - 1].offset == stride)
-        ++end;
-      const auto& bucket = buckets[list[i].bucket];
-      const int64_t layers = q.per_layer ? static_cast<int64_t>(end - i) : 0;
-      const int64_t first = q.per_layer ? list[i].layer : 0;
-      const int64_t step = layers > 1 ? stride : 0;
-      out.views.push_back({q.weight, bucket.weight, first, layers, list[i].offset, step, {}});
-      out.views.push_back({q.gradient, bucket.gradient, first, layers, list[i].offset, step, {}});
-      i = end;
-    }
     out.parameters += q.elements * static_cast<int64_t>(list.size());
+    place_runs(out, q, q.weight, std::move(list));
   }
   if (copies == GradientCopies::flat && c.grad != DType::f32 && c.training().gradient_clipping > 0) {
     Buffer b;
@@ -310,6 +358,7 @@ void make_buckets(Context& c, ChunkPart& part) {
 
 void reduce_bucket(BlockBuilder& b, const Context& c, const ChunkPart& part, size_t index) {
   const ChunkPart::Bucket& k = part.buckets[index];
+  if (has_ddp_path(c.strategy()) && c.copies(k) > 1) return reduce_ddp_bucket(b, c, part, index);
   if (c.n.dp == 1 && c.copies(k) == 1 && !k.narrow.valid())
     return;  // BF16_Optimizer makes its copy for a group of one too
   const int64_t bytes = k.elements * size_of(c.grad);
@@ -368,6 +417,7 @@ void ReduceHooks::after_backward(BlockBuilder& b, const LayerPlace& at) {
 
 void ReduceHooks::finish(BlockBuilder& b) {
   while (next_ < part_.buckets.size()) reduce_bucket(b, c_, part_, next_++);
+  finish_ddp(b, c_, part_);
 }
 
 bool ReduceHooks::ready(size_t bucket, int64_t layer) const {

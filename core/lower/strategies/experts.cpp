@@ -47,8 +47,8 @@ int64_t expert_tensor(const StrategySpec& s) { return s.experts.tensor > 0 ? s.e
 
 }  // namespace
 
-std::vector<ExpertFault> expert_faults(const JobSpec& j) {
-  std::vector<ExpertFault> faults;
+std::vector<JobFault> expert_faults(const JobSpec& j) {
+  std::vector<JobFault> faults;
   const StrategySpec& s = j.strategy;
   auto add = [&](const char* key, std::string what, const char* hint = "") {
     faults.push_back({key, std::move(what), hint});

@@ -66,8 +66,8 @@ void tail_block(Context& c, ChunkPart& part, const std::string& name) {
          plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, c.grad, c.tp, n}, shared, shared);
     b.op("unflatten norm gradients", Phase::reduce, Stream::compute, flatten, shared, shared);
   }
-  if (c.embedding.valid() && (part.embedding || part.head)) {
-    const int table = part.embedding ? c.id.embedding : c.id.head;
+  const int table = part.embedding ? c.id.embedding : c.id.head;
+  if (c.embedding.valid() && (part.embedding || part.head) && !c.frozen(table)) {
     const BufferRef g = c.gradient(table);
     const Wait after_reduction[] = {tail(Stream::data)};
     const BufferRef operand[] = {g};

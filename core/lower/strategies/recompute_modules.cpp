@@ -227,7 +227,7 @@ void drop_modules(Context& c) {
 
 void remake(BlockBuilder& b, const Context& c, const LayerBuffers& l, int j, LayerKind kind, BufferRef in, int stage) {
   b.mark();
-  const RemadeOps& ops = c.remade_ops[static_cast<size_t>(kind)];
+  const RemadeOps& ops = c.remade_ops[static_cast<size_t>(without_window(kind))];
   const std::vector<uint8_t>& wanted = ops.wanted[static_cast<size_t>(stage)];
   if (wanted.empty()) return;
   b.only(wanted);

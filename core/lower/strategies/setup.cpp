@@ -60,9 +60,17 @@ void setup_blocks(Context& c, ChunkPart& part) {
       if (!on_device) each_loaded(b, release);
       b.segment(-1);
     }
+    for (const BufferId id : {part.frozen, part.frozen_packed}) {
+      if (!id.valid()) continue;
+      b.op("load frozen weights", Phase::load, Stream::compute, plan::Join{}, {}, {ref(id)});
+      b.reserve_here(ref(id));
+    }
     for (const auto& k : part.buckets) {
       b.op("load weights", Phase::load, Stream::compute, plan::Join{}, {}, {ref(k.weight)});
       b.reserve_here(ref(k.weight));
+      if (!k.right.valid()) continue;
+      b.op("powersgd q", Phase::load, Stream::compute, plan::Join{}, {}, {ref(k.right)});
+      b.reserve_here(ref(k.right));
     }
     if (on_device) {
       each_loaded(b, release);
@@ -83,8 +91,11 @@ void setup_blocks(Context& c, ChunkPart& part) {
   // Megatron and DDP allocate gradient buffers with the model; DeepSpeed's appear with the first backward.
   const bool late_gradients = c.strategy().data_parallel == DataParallel::zero1;
   part.build = block(late_gradients ? "gradients" : "model", [&](BlockBuilder& b) {
+    if (part.used.valid()) zero(b, "used parameters", Phase::model, part.used);
     for (const auto& k : part.buckets) {
       zero(b, "gradient buffer", Phase::model, k.gradient);
+      if (k.bucket.valid()) zero(b, "bucket", Phase::model, k.bucket);
+      if (k.error.valid()) zero(b, "powersgd error", Phase::model, k.error);
       if (k.low_gradient.valid()) zero(b, "low gradients", Phase::model, k.low_gradient);
     }
   });

@@ -8,15 +8,20 @@ namespace wt::lower {
 
 namespace {
 int64_t bytes_of(const Context& c, plan::BufferRef r) { return c.plan.buffer(r.buffer).bytes().n; }
+
+/// An adapter reads the gathered rows, and adds to the result, whole.
+bool cuts(const Context& c) {
+  return c.strategy().tensor_overlap && c.n.sequence_parallel && c.training().lora.rank == 0;
+}
 }  // namespace
 
 int64_t gather_pieces(const Context& c) {
-  return c.strategy().tensor_overlap && c.n.sequence_parallel ? c.n.t : 1;  // ring exchange: one piece from each rank
+  return cuts(c) ? c.n.t : 1;  // ring exchange: one piece from each rank
 }
 
 int64_t scatter_pieces(const Context& c) {
   constexpr int64_t kScatterPieces = 4;  // Transformer Engine's default for pipelined reduce-scatter
-  return c.strategy().tensor_overlap && c.n.sequence_parallel ? kScatterPieces : 1;
+  return cuts(c) ? kScatterPieces : 1;
 }
 
 plan::BufferRef enter_region(BlockBuilder& b, const Context& c, plan::BufferRef x, plan::BufferRef x_full,

@@ -361,11 +361,12 @@ struct UnitHooks::State {
 
   /// Storage for the unit's gradients; what the backward adds to begins at zero.
   void open_gradients(BlockBuilder& b, const Unit& u, int offset) {
+    if (std::all_of(u.flats.begin(), u.flats.end(), [](const Flat& f) { return f.frozen; })) return;
     Refs zero;
     for (const Flat& f : u.flats)
       for (const Flat::Member& m : f.members) {
         const Parameter& q = c.parameters[static_cast<size_t>(m.parameter)];
-        if (is_product(m.parameter)) continue;
+        if (f.frozen || is_product(m.parameter)) continue;
         if (q.per_layer == u.per_layer()) zero.push_back(ref(q.gradient, offset));
       }
     for (const Flat& f : u.flats)
@@ -377,7 +378,8 @@ struct UnitHooks::State {
       b.op("zero gradients", Phase::backward_weight, Stream::compute,
            streaming(Kernel::fill_zero, c.grad, 1, n / size_of(c.grad), 0, n, 0), {}, zero);
     }
-    for (const Flat& f : u.flats) b.reserve_here(ref(f.gradient, offset));
+    for (const Flat& f : u.flats)
+      if (!f.frozen) b.reserve_here(ref(f.gradient, offset));
   }
   /// Of a model's unit: the layer's own.
   void zero_layer(BlockBuilder& b, int offset) {
@@ -387,7 +389,7 @@ struct UnitHooks::State {
         for (const Flat& f : u.flats)
           for (const Flat::Member& m : f.members) {
             const Parameter& q = c.parameters[static_cast<size_t>(m.parameter)];
-            if (q.per_layer && !is_product(m.parameter)) zero.push_back(ref(q.gradient, offset));
+            if (q.per_layer && !q.frozen && !is_product(m.parameter)) zero.push_back(ref(q.gradient, offset));
           }
     if (zero.empty()) return;
     const int64_t n = bytes_of(c, zero);
@@ -397,6 +399,8 @@ struct UnitHooks::State {
   /// Written by a product; everything else is added to.
   bool is_product(int k) const {
     const ParameterIds& id = c.id;
+    for (const Adapter& a : c.adapters)
+      if (a.rank > 0 && (k == a.a || k == a.b)) return true;
     return k == id.qkv || k == id.proj || k == id.fc1 || k == id.fc2 || k == id.head;
   }
 
@@ -429,7 +433,9 @@ struct UnitHooks::State {
     };
     std::vector<Piece> pieces;
     for (int offset : at)
-      for (const Flat& f : u.flats) pieces.push_back({&f, offset, ref(f.gradient, offset)});
+      for (const Flat& f : u.flats)
+        if (!f.frozen) pieces.push_back({&f, offset, ref(f.gradient, offset)});
+    if (pieces.empty()) return;
 
     const bool aside = torch && !torch2;  // FSDP 1 works on the reduction's stream, the others on the compute stream
     const bool adds_whole = pieces[0].f->accumulated.valid();

@@ -49,6 +49,10 @@ void unit_setup_blocks(Context& c, ChunkPart& part) {
     }
     each_flat(b, part, [&](const Flat& f) { fill(b, f); });
     if (copy.valid()) {
+      if (c.training().lora.rank > 0) {  // the last of the flats may be frozen: nothing was made of it
+        b.segment(-1);
+        b.op("states made", phase, Stream::compute, plan::Join{}, {}, {});
+      }
       b.release_here(ref(copy));
       b.segment(-1);
       b.op("copy dropped", phase, Stream::compute, plan::Join{}, {}, {});  // where the report reads what stays
@@ -96,6 +100,7 @@ void unit_step_blocks(Context& c, ChunkPart& part) {
     BlockBuilder b(c.plan, "gradient norm " + name, part.id, BlockBuilder::Lifetimes::other);
     begin(b);
     each_flat(b, part, [&](const Flat& f) {
+      if (f.frozen) return;
       const plan::Buffer& g = buffer(c, f.shard_gradient);
       Compute op = flat(Kernel::square_sum, g.dtype, g.elements(), g.bytes().n, 4, 2);
       Refs reads{ref(f.shard_gradient)};
@@ -121,6 +126,7 @@ void unit_step_blocks(Context& c, ChunkPart& part) {
                 {ref(f.main_gradient)});
     });
     each_flat(b, part, [&](const Flat& f) {
+      if (f.frozen) return;
       const plan::Buffer& p = buffer(c, trained(f));
       const BufferRef g = ref(f.main_gradient.valid() ? f.main_gradient : f.shard_gradient);
       const BufferRef master = ref(trained(f)), w = ref(f.shard);

@@ -99,8 +99,11 @@ struct Draft {
 /// Parameters of a block, module by module, in the order in which the forward reads them.
 std::vector<std::vector<int>> modules(const Context& c) {
   const ParameterIds& id = c.id;
-  return {{id.norm1_gamma, id.norm1_beta}, {id.qkv, id.qkv_bias}, {id.q_gamma, id.k_gamma}, {id.proj, id.proj_bias},
-          {id.norm2_gamma, id.norm2_beta}, {id.fc1, id.fc1_bias}, {id.fc2, id.fc2_bias}};
+  const auto& a = c.adapters;
+  return {{id.norm1_gamma, id.norm1_beta}, {id.qkv, id.qkv_bias},   {a[0].a, a[0].b},
+          {id.q_gamma, id.k_gamma},        {id.proj, id.proj_bias}, {a[1].a, a[1].b},
+          {id.norm2_gamma, id.norm2_beta}, {id.fc1, id.fc1_bias},   {a[2].a, a[2].b},
+          {id.fc2, id.fc2_bias},           {a[3].a, a[3].b}};
 }
 
 /// DeepSpeed gathers what the next modules need in one call until it has prefetch_elements; what is small stays.
@@ -172,8 +175,9 @@ class Maker {
     Unit u;
     u.name = d.name;
     u.span = d.span;
-    for (const bool duplicate : {false, true}) {
+    for (const auto& [frozen, duplicate] : {std::pair{false, false}, {false, true}, {true, false}, {true, true}}) {
       Flat f;
+      f.frozen = frozen;
       f.tensor_duplicate = duplicate;
       f.resident = d.resident;
       lay_out(d, f);
@@ -192,7 +196,7 @@ class Maker {
   void lay_out(const Draft& d, Flat& f) {
     std::vector<int> mine;
     for (int k : d.parameters)
-      if (parameter(k).tensor_duplicate == f.tensor_duplicate) mine.push_back(k);
+      if (parameter(k).tensor_duplicate == f.tensor_duplicate && parameter(k).frozen == f.frozen) mine.push_back(k);
     const bool stacked = d.span != Unit::Span::layer;
     if (stacked)
       for (int k : mine)
@@ -218,7 +222,7 @@ class Maker {
   BufferId make(const Unit& u, const Flat& f, const char* what, Role role, DType dtype, int64_t elements, Scope scope,
                 bool owned, bool view = false) {
     Buffer b;
-    b.name = fmt::format("{}.{}{}", u.name, what, f.tensor_duplicate ? ".duplicates" : "");
+    b.name = fmt::format("{}.{}{}{}", u.name, what, f.frozen ? ".frozen" : "", f.tensor_duplicate ? ".duplicates" : "");
     if (c_.n.p > 1) b.name += "." + out_.name;  // each part of a stage has its own
     b.role = role;
     b.dtype = dtype;
@@ -242,14 +246,14 @@ class Maker {
     const bool fsdp = is_fsdp(s), fsdp2 = s.data_parallel == DataParallel::fsdp2;
     const int64_t whole = f.elements, piece = whole / sizes_.shard;
     const bool cut = sizes_.shard > 1;
-    const DType kept = kept_dtype(c_), wire = wire_dtype(c_);
+    const DType kept = f.frozen ? c_.act : kept_dtype(c_), wire = wire_dtype(c_);
     const bool adam = t.optimizer == OptimizerKind::adam;
     if (fsdp && !cut && kept == c_.act) f.resident = true;
 
     if (f.resident) {
       f.weights = make(u, f, "weights", Role::weight, c_.act, whole, Scope::persistent, true);
       f.shard = f.weights;
-      if (cut) {
+      if (cut && !f.frozen) {
         f.shard = make(u, f, "weights_shard", Role::weight, c_.act, piece, Scope::persistent, false, true);
         place(u, f.shard, f.weights, 0, 0, c_.shard);
       }
@@ -266,6 +270,7 @@ class Maker {
       if (sizes_.near > 1 && u.per_layer())
         f.near = make(u, f, "weights_near", Role::weight, c_.act, whole / sizes_.near, Scope::micro_batch, false);
     }
+    if (f.frozen) return;
     if (!fsdp && t.master_weights && c_.act != DType::f32) {
       f.master = make(u, f, "master", Role::master, DType::f32, piece, Scope::persistent, true);
       if (!f.resident) place(u, f.master, f.weights, 0, 0, c_.shard);
@@ -300,7 +305,7 @@ class Maker {
   void views(const Unit& u, const Flat& f) {
     for (const Flat::Member& m : f.members) {
       place(u, parameter(m.parameter).weight, f.weights, m.offset, f.layer_elements, {});
-      place(u, parameter(m.parameter).gradient, f.gradient, m.offset, f.layer_elements, {});
+      if (!f.frozen) place(u, parameter(m.parameter).gradient, f.gradient, m.offset, f.layer_elements, {});
     }
   }
 
@@ -318,6 +323,7 @@ void make_start_up_copies(Context& c, ChunkPart& part) {
   bool master = false;
   for (const Unit& u : part.units)
     for (const Flat& f : u.flats) {
+      if (f.frozen) continue;
       owned += c.plan.buffer(f.shard).elements() * (u.per_layer() ? part.layers : 1);
       master |= f.master.valid();
     }

@@ -89,6 +89,10 @@ CudaDevice::~CudaDevice() {
 
 std::optional<std::string> CudaDevice::unsupported(const Launch& launch) const {
   if (launch.compute == nullptr) return std::nullopt;
+  if (launch.compute->kernel == plan::Kernel::orthogonalize)
+    return std::string("orthogonalize: PowerSGD runs on device cpu, not on cuda yet");
+  if (launch.compute->document > 0)
+    return std::string(plan::to_text(launch.compute->kernel)) + ": packed documents run on device cpu, not on cuda yet";
   return unsupported_types(*launch.compute, launch.reads, launch.writes);
 }
 

@@ -86,6 +86,7 @@ cudaError_t run(const Job& job) {
     case Kernel::copy: copy(job); break;
     case Kernel::concat_columns:
     case Kernel::slice_columns: return columns(job);
+    case Kernel::orthogonalize: return cudaErrorNotSupported;  // CudaDevice::unsupported refuses it before
     case Kernel::gemm:
     case Kernel::scores_forward:
     case Kernel::context_forward:

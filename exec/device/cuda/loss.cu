@@ -13,7 +13,8 @@ template <class A>
 void losses(const Job& job) {
   const Vocabulary v = Vocabulary::of(job.compute, job.context.group_index);
   const View first(job.reads[0]), y(job.writes[0]);
-  const double share = 1.0 / (static_cast<double>(v.rows) * static_cast<double>(job.context.micro_batches));
+  const double rows = job.compute.scalar > 0 ? job.compute.scalar : 1;  // of the micro-batch's tokens
+  const double share = rows / (static_cast<double>(v.rows) * static_cast<double>(job.context.micro_batches));
   switch (job.compute.kernel) {
     case Kernel::loss_max:
       return each_row(v.rows, job.stream, [=] __device__(int64_t i) {

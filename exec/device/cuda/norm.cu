@@ -40,10 +40,11 @@ void norm_backward(const Job& job) {
   const bool layer = job.compute.function == static_cast<uint8_t>(NormKind::layer_norm);
   const View dy(job.reads[0]), x(job.reads[1]), gamma(job.reads[2]), stats(job.reads[3]), dx(job.writes[0]);
   // The gains first: dx may lie where dy does.
-  column_sums<A>(rows, h, View(job.writes[1]), job.stream, [=] __device__(int64_t i, int64_t j) {
-    const A mean = layer ? stats.get<A>(2 * i) : A(0), inverse = stats.get<A>(layer ? 2 * i + 1 : i);
-    return dy.get<A>(i * h + j) * ((x.get<A>(i * h + j) - mean) * inverse);
-  });
+  if (job.writes.size() > 1)
+    column_sums<A>(rows, h, View(job.writes[1]), job.stream, [=] __device__(int64_t i, int64_t j) {
+      const A mean = layer ? stats.get<A>(2 * i) : A(0), inverse = stats.get<A>(layer ? 2 * i + 1 : i);
+      return dy.get<A>(i * h + j) * ((x.get<A>(i * h + j) - mean) * inverse);
+    });
   if (job.writes.size() > 2)
     column_sums<A>(rows, h, View(job.writes[2]), job.stream,
                    [=] __device__(int64_t i, int64_t j) { return dy.get<A>(i * h + j); });
@@ -104,6 +105,7 @@ void qk_norm_backward(const Job& job) {
   const View dy(job.reads[0]), x(job.reads[1]), gq(job.reads[2]), gk(job.reads[3]), stats(job.reads[4]),
       dx(job.writes[0]);
   for (const bool query : {true, false}) {
+    if (job.writes.size() == 1) break;  // frozen gains
     const int64_t heads = query ? a.heads : a.kv_heads, each = a.heads + a.kv_heads;
     column_sums<A>(a.tokens() * heads, a.d, View(job.writes[query ? 1 : 2]), job.stream,
                    [=] __device__(int64_t row, int64_t i) {

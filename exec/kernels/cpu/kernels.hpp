@@ -22,6 +22,8 @@ struct Job {
 template <class A>
 void gemm(const Job&);  // gemm.cpp
 template <class A>
+void orthogonalize(const Job&);  // orthogonalize.cpp
+template <class A>
 void bias_gradient(const Job&);  // norm.cpp
 template <class A>
 void norm_forward(const Job&);

@@ -15,7 +15,8 @@ int64_t row_grain(int64_t columns) { return 1 + (1 << 14) / (columns + 1); }
 
 /// One token's part of the mean over the tokens and micro-batches of a step.
 double share_of(const Job& job) {
-  return 1.0 / (static_cast<double>(job.compute.dims[0]) * static_cast<double>(job.context.micro_batches));
+  const double rows = job.compute.scalar > 0 ? job.compute.scalar : 1;  // of the micro-batch's tokens
+  return rows / (static_cast<double>(job.compute.dims[0]) * static_cast<double>(job.context.micro_batches));
 }
 
 }  // namespace

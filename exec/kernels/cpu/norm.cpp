@@ -59,15 +59,15 @@ template <class A>
 void norm_backward(const Job& job) {
   const plan::Compute& c = job.compute;
   const int64_t rows = c.dims[0], h = c.dims[1];
-  const bool layer = is_layer(c), biased = job.writes.size() > 2;
+  const bool layer = is_layer(c), trained = job.writes.size() > 1, biased = job.writes.size() > 2;
   const Stored<A> dy(job.reads[0]), x(job.reads[1]), gamma(job.reads[2]), stats(job.reads[3]);
-  const Stored<A> dx(job.writes[0]), dgamma(job.writes[1]), dbeta(job.writes[biased ? 2 : 1]);
+  const Stored<A> dx(job.writes[0]), dgamma(job.writes[trained ? 1 : 0]), dbeta(job.writes[biased ? 2 : 0]);
   const RowKernels<A>& k = row_kernels<A>();
   const A width = static_cast<A>(h);
   auto mean_of = [&](int64_t i) { return layer ? stats.get(2 * i) : A(0); };
   auto inverse_of = [&](int64_t i) { return stats.get(layer ? 2 * i + 1 : i); };
   // The gains first: dx may lie where dy does.
-  job.workers.parallel_for(h, kColumns, [&](int64_t begin, int64_t end) {
+  job.workers.parallel_for(trained ? h : 0, kColumns, [&](int64_t begin, int64_t end) {
     const int64_t n = end - begin;
     const auto buffer = buffer_of<A>(4 * n);
     A* const gain = dgamma.open_and_read(begin, n, buffer.get());
@@ -135,9 +135,10 @@ void qk_norm_backward(const Job& job) {
   const Heads a = Heads::of(job.compute);
   const int64_t width = a.width(), stats_width = a.heads + a.kv_heads;
   const Stored<A> dy(job.reads[0]), qkv(job.reads[1]), gq(job.reads[2]), gk(job.reads[3]), stats(job.reads[4]);
-  const Stored<A> dx(job.writes[0]), dgq(job.writes[1]), dgk(job.writes[2]);
+  const bool trained = job.writes.size() > 1;
+  const Stored<A> dx(job.writes[0]), dgq(job.writes[trained ? 1 : 0]), dgk(job.writes[trained ? 2 : 0]);
   const RowKernels<A>& k = row_kernels<A>();
-  {  // The gains, d elements each, are summed over tokens and heads in a fixed order: by one worker.
+  if (trained) {  // The gains, d elements each, are summed over tokens and heads in a fixed order: by one worker.
     const auto buffer = buffer_of<A>(4 * a.d);
     A* const sum[2] = {dgk.open_and_read(0, a.d, buffer.get()), dgq.open_and_read(0, a.d, buffer.get() + a.d)};
     for (int64_t t = 0; t < a.tokens(); ++t)

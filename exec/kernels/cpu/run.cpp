@@ -77,6 +77,7 @@ void run(const Job& job) {
     case Kernel::split_columns: return split_columns(job);
     case Kernel::gather_sequence:
     case Kernel::deal_sequence: return reorder_sequence(job);
+    case Kernel::orthogonalize: return orthogonalize<A>(job);
   }
 }
 

@@ -452,6 +452,7 @@ Case Builder::build() {
     case Kernel::split_columns:
     case Kernel::gather_sequence:
     case Kernel::deal_sequence: context(); break;
+    case Kernel::orthogonalize: break;  // of random columns ill conditioned: held to its property
   }
   return std::move(c_);
 }
