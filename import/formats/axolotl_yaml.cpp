@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "import/format.hpp"
+#include "import/hf_adapters.hpp"
 #include "import/hf_trainer.hpp"
 
 namespace wt::import {
@@ -44,15 +45,47 @@ void read_degrees(Keys& root) {
            "ring attention over these ranks");
 }
 
+/// Whether the file has an adapter.
+bool read_adapters(Keys& root) {
+  Draft& d = root.draft();
+  const std::string kind = root.text("adapter").value_or("");
+  const bool four = root.flag("load_in_4bit").value_or(false) || kind == "qlora";
+  if (root.flag("load_in_8bit").value_or(false))
+    d.error(root.at("load_in_8bit"), "8-bit weights beside adapters cannot be planned yet",
+            "legal: load_in_4bit with adapter: qlora, or neither");
+  if (kind.empty()) {
+    if (four) d.error(root.at("load_in_4bit"), "4-bit weights cannot be trained", "with adapter: qlora");
+    return false;
+  }
+  if (kind != "lora" && kind != "qlora") {
+    d.error(root.at("adapter"), fmt::format("'{}' cannot be planned yet", kind), "legal: lora, qlora");
+    return false;
+  }
+  if (!root.take_integer("lora_r", "training.lora.rank"))
+    d.error(root.at("adapter"), fmt::format("'{}' without lora_r", kind), "such as lora_r: 16");
+  if (const auto alpha = root.number("lora_alpha"))
+    d.take(root.at("lora_alpha"), root.said("lora_alpha"), "training.lora.alpha", fmt::format("{}", *alpha));
+  if (const auto dropout = root.number("lora_dropout"))
+    d.take(root.at("lora_dropout"), root.said("lora_dropout"), "training.lora.dropout",
+           *dropout > 0 ? "true" : "false");
+  if (four)
+    d.take(root.at("load_in_4bit"), "true", "training.lora.base", "nf4", "bitsandbytes with double quantisation");
+  if (root.flag("lora_target_linear").value_or(false))
+    take_adapter_targets(root, "lora_target_linear", {"all"});
+  else
+    take_adapter_targets(root, "lora_target_modules", words_of(root, "lora_target_modules"));
+  for (const char* key : {"lora_modules_to_save", "peft_use_dora"})
+    root.not_carried_if_on(key, "planned as plain LoRA");
+  root.ignore_all({"lora_model_dir", "lora_fan_in_fan_out", "peft_use_rslora", "lora_mlp_kernel", "lora_qkv_kernel",
+                   "lora_o_kernel"},
+                  "no effect that is planned");
+  return true;
+}
+
 void read(const Foreign& f, Draft& d) {
   d.file(f.name, "Axolotl YAML", "axolotl 067b021c, transformers TrainingArguments");
   Keys root(*f.tree, "", d);
-  for (const char* key : {"adapter", "load_in_4bit", "load_in_8bit"}) {
-    const auto word = root.text(key);
-    if (word && !word->empty() && truth(*word) != false)
-      d.error(root.at(key), fmt::format("'{}': frozen or quantised weights with adapters cannot be planned yet", *word),
-              "legal: full fine-tuning, without this key");
-  }
+  const bool adapts = read_adapters(root);
   read_degrees(root);
   root.take_integer("micro_batch_size", "training.micro_batch");
   root.take_integer(
@@ -66,6 +99,11 @@ void read(const Foreign& f, Draft& d) {
     else
       d.not_carried(root.at("optimizer"), *optimizer, "only adam and sgd are built; planned as adam");
   }
+  if (root.flag("liger_fused_linear_cross_entropy").value_or(false))
+    take_liger_loss(d, root.at("liger_fused_linear_cross_entropy"), "true");
+  if (root.flag("sample_packing").value_or(false))
+    d.not_carried(root.at("sample_packing"), "true",
+                  "the lengths of the documents are in the data: --set training.packing.mean_length=TOKENS");
   if (const tree::Entry* e = root.find("plugins");
       e && written(e->value).find("cut_cross_entropy") != std::string::npos)
     d.take(root.at("plugins"), written(e->value), "training.fused_loss", "true",
@@ -85,14 +123,16 @@ void read(const Foreign& f, Draft& d) {
        "wandb_name",      "wandb_log_model", "chat_template",       "pad_to_sequence_len", "train_on_inputs",
        "group_by_length", "ring_attn_func",  "heads_k_stride"},
       "data, logging and checkpoints");
-  root.ignore_all({"lora_r", "lora_alpha", "lora_dropout", "lora_target_linear", "lora_target_modules"}, "of adapters");
+  if (!adapts)
+    root.ignore_all({"lora_r", "lora_alpha", "lora_dropout", "lora_target_linear", "lora_target_modules"},
+                    "of adapters");
   root.finish("Axolotl");
 }
 
 }  // namespace
 
 extern const Format formats_axolotl_yaml;
-const Format formats_axolotl_yaml = {"axolotl_yaml", "Axolotl YAML",
-                                     "full fine-tuning with FSDP, tensor and context degrees", recognise, read};
+const Format formats_axolotl_yaml = {
+    "axolotl_yaml", "Axolotl YAML", "full fine-tuning and LoRA with FSDP, tensor and context degrees", recognise, read};
 
 }  // namespace wt::import

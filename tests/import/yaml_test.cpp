@@ -259,7 +259,7 @@ TEST(NanotronYaml, TooFewMicroBatchesInItsOwnWords) {
 
 // ---------------------------------------------------------------------------------- fine-tuning; other files
 
-TEST(FineTuning, FullIsReadAdaptersAreRefused) {
+TEST(FineTuning, FullAndAdaptersAreRead) {
   const std::string llama =
       "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: KIND\ncutoff_len: "
       "2048\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 2\nbf16: true\n";
@@ -271,11 +271,31 @@ TEST(FineTuning, FullIsReadAdaptersAreRefused) {
   ASSERT_WHOLE(in);
   EXPECT_EQ(in.job->strategy.data_parallel, DataParallel::ddp);
   EXPECT_EQ(in.job->training.global_batch, 16);
-  EXPECT_THAT(errors(import_text("lf.yaml", with(llama, "KIND", "lora"), o)),
-              HasSubstr("adapters cannot be planned yet"));
-  EXPECT_THAT(
-      errors(import_text("ax.yaml", "base_model: x/y\nadapter: qlora\nmicro_batch_size: 1\nsequence_len: 512\n", o)),
-      HasSubstr("adapters cannot be planned yet"));
+  EXPECT_EQ(in.job->training.lora.rank, 0);
+  const auto lora = import_text("lf.yaml",
+                                with(llama, "KIND", "lora") +
+                                    "lora_rank: 16\nlora_alpha: 64\nlora_target: q_proj,v_proj\n"
+                                    "quantization_bit: 4\nenable_liger_kernel: true\n",
+                                o);
+  ASSERT_WHOLE(lora);
+  const LoraSpec& l = lora.job->training.lora;
+  EXPECT_EQ(l.rank, 16);
+  EXPECT_EQ(l.alpha, 64);
+  EXPECT_EQ(l.targets, (std::vector<std::string>{"q", "v"}));
+  EXPECT_EQ(l.base, BaseWeights::nf4);
+  EXPECT_EQ(lora.job->training.loss_chunk, 64);  // 2048 rows, 151936 / 4096 = 38 times as wide: 54, the next power of 2
+  EXPECT_THAT(errors(import_text("lf.yaml", with(llama, "KIND", "freeze"), o)),
+              HasSubstr("'freeze' cannot be planned yet"));
+  const std::string ax =
+      "base_model: x/y\nadapter: qlora\nload_in_4bit: true\nmicro_batch_size: 1\nsequence_len: 512\n"
+      "gradient_accumulation_steps: 2\nbf16: true\nlora_r: 32\nlora_alpha: 16\nlora_dropout: 0.05\n";
+  const auto qlora = import_text("ax.yaml", ax + "lora_target_linear: true\nsample_packing: true\n", o);
+  ASSERT_WHOLE(qlora);
+  EXPECT_EQ(qlora.job->training.lora.targets, std::vector<std::string>{"all"});
+  EXPECT_TRUE(qlora.job->training.lora.dropout);
+  EXPECT_THAT(print(qlora.report, true), HasSubstr("training.packing.mean_length"));
+  EXPECT_THAT(errors(import_text("ax.yaml", ax + "lora_target_modules: [q_proj, lm_head]\n", o)),
+              HasSubstr("'lm_head' is no product of a layer"));
   const auto axolotl = import_text(
       "ax.yaml",
       "base_model: x/y\nmicro_batch_size: 1\nsequence_len: 512\ngradient_accumulation_steps: 2\nbf16: "
