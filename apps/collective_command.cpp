@@ -36,26 +36,9 @@ std::optional<int64_t> size_of_text(std::string_view text) {
   return *n * unit;
 }
 
-/// "8..8G" doubles; "1M,64M" is taken as it is.
 Result<std::vector<int64_t>> sizes_of(const std::string& text) {
-  const Diagnostic wrong{"--bytes", fmt::format("'{}' is no list of sizes up to 1T", text),
-                         "8..8G (doubling), or 1M,64M"};
-  std::vector<int64_t> out;
-  if (const size_t dots = text.find(".."); dots != text.npos) {
-    const auto first = size_of_text(std::string_view(text).substr(0, dots)),
-               last = size_of_text(std::string_view(text).substr(dots + 2));
-    if (!first || !last || *first > *last) return wrong;
-    for (int64_t n = *first; n <= *last; n *= 2) out.push_back(n);
-    return out;
-  }
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const auto n = size_of_text(std::string_view(text).substr(at, end - at));
-    if (!n) return wrong;
-    out.push_back(*n);
-    at = end + 1;
-  }
-  return out;
+  if (auto sizes = read_sizes(text, size_of_text)) return std::move(*sizes);
+  return Diagnostic{"--bytes", fmt::format("'{}' is no list of sizes up to 1T", text), "8..8G (doubling), or 1M,64M"};
 }
 
 constexpr std::pair<std::string_view, DType> kTypes[] = {

@@ -12,6 +12,7 @@
 #include "core/base/text.hpp"
 #include "core/spec/data_dir.hpp"
 #include "core/spec/read.hpp"
+#include "study/scale.hpp"
 
 namespace wt::apps {
 
@@ -80,6 +81,24 @@ CLI::Validator whole_between(int64_t least, int64_t most) {
 }
 
 CLI::Validator count_to(int64_t most) { return whole_between(1, most); }
+
+std::optional<std::vector<int64_t>> read_sizes(std::string_view text,
+                                               std::optional<int64_t> (*number)(std::string_view)) {
+  if (const size_t dots = text.find(".."); dots != text.npos) {
+    const auto first = number(text.substr(0, dots)), last = number(text.substr(dots + 2));
+    if (!first || !last || *first > *last) return {};
+    return study::doubling(*first, *last);
+  }
+  std::vector<int64_t> out;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const auto n = number(text.substr(at, end - at));
+    if (!n) return {};
+    out.push_back(*n);
+    at = end + 1;
+  }
+  return out;
+}
 
 const std::string& command_line() { return command_line_text(); }
 const std::vector<std::string>& command_words() { return words(); }

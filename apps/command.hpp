@@ -46,6 +46,10 @@ CLI::Validator number_between(double least, double most);
 CLI::Validator whole_between(int64_t least, int64_t most);
 CLI::Validator count_to(int64_t most);  // whole, from 1
 
+/// "16..1024" doubles and ends with its last; "64,128,500" is taken as it is. `number` reads one, or nothing.
+std::optional<std::vector<int64_t>> read_sizes(std::string_view text,
+                                               std::optional<int64_t> (*number)(std::string_view));
+
 /// "windtunnel simulate job.yaml --json", for traces.
 const std::string& command_line();
 /// The words behind the program's name, as they came.

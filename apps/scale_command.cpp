@@ -1,6 +1,8 @@
 // windtunnel scale: one job on more and more GPUs, as a table: speed, efficiency, where it is lost, days and money.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/command.hpp"
 #include "core/base/text.hpp"
 #include "study/scale.hpp"
@@ -19,29 +21,15 @@ struct Options {
   int64_t threads = 0;
 };
 
-/// "16..1024" doubles; "64,128,500" is taken as it is.
+std::optional<int64_t> gpus_of_text(std::string_view text) {
+  const auto n = parse_int(text);
+  return n && *n >= 1 && *n <= kMostGpus ? n : std::nullopt;
+}
+
 Result<std::vector<int64_t>> sizes_of(const std::string& text) {
-  const Diagnostic wrong{"--gpus", fmt::format("'{}' is no list of sizes", text),
-                         "16..16384 (doubling), or 64,128,512"};
-  const auto number = [](std::string_view word) -> std::optional<int64_t> {
-    const auto n = parse_int(word);
-    return n && *n >= 1 && *n <= kMostGpus ? n : std::nullopt;
-  };
-  if (const size_t dots = text.find(".."); dots != text.npos) {
-    const auto first = number(std::string_view(text).substr(0, dots)),
-               last = number(std::string_view(text).substr(dots + 2));
-    if (!first || !last || *first > *last) return wrong;
-    return study::doubling(*first, *last);
-  }
-  std::vector<int64_t> out;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const auto n = number(std::string_view(text).substr(at, end - at));
-    if (!n || (!out.empty() && *n <= out.back())) return wrong;
-    out.push_back(*n);
-    at = end + 1;
-  }
-  return out;
+  auto sizes = read_sizes(text, gpus_of_text);
+  if (sizes && std::ranges::is_sorted(*sizes, std::ranges::less_equal{})) return std::move(*sizes);
+  return Diagnostic{"--gpus", fmt::format("'{}' is no list of sizes", text), "16..16384 (doubling), or 64,128,512"};
 }
 
 int run(const Options& o) {

@@ -61,29 +61,32 @@ bool scale_micro_batches(JobSpec& j, double f) {
 }
 
 /// Seconds of a step for the job's own number of sequences, so that batches of other sizes compare; nothing: no such job.
-std::optional<double> step_seconds(const JobSpec& job, int64_t sequences) {
+std::optional<double> step_seconds(const JobSpec& job, const sim::Models& models, int64_t sequences) {
   const auto plan = lower::lower(job);
   if (!plan) return {};
-  const auto models = sim::load_models(job.cluster);
-  if (!models) return {};
-  const auto run = sim::simulate(plan.value(), job.cluster, job.training, models.value(), {});
+  const auto run = sim::simulate(plan.value(), job.cluster, job.training, models, {});
   if (!run) return {};
   return run.value().step_time.seconds() * static_cast<double>(sequences) /
          static_cast<double>(job.training.global_batch);
 }
 
-std::optional<double> step_with(const JobSpec& job, const Resource& resource, double factor) {
+/// `models`: of the job's own cluster.
+std::optional<double> step_with(const JobSpec& job, const sim::Models& models, const Resource& resource,
+                                double factor) {
   JobSpec changed = job;
   if (!resource.scale(changed, factor)) return {};
-  return step_seconds(changed, job.training.global_batch);
+  if (changed.cluster == job.cluster) return step_seconds(changed, models, job.training.global_batch);
+  const auto of_changed = sim::load_models(changed.cluster);
+  return of_changed ? step_seconds(changed, of_changed.value(), job.training.global_batch) : std::nullopt;
 }
 
 /// The factor nearest to the bad end that keeps the speed, by halving intervals on a logarithmic scale.
-std::optional<double> least_factor(const JobSpec& job, const Resource& r, double step, double keep) {
+std::optional<double> least_factor(const JobSpec& job, const sim::Models& models, const Resource& r, double step,
+                                   double keep) {
   constexpr double kExtreme = 64, kClose = 1.02;
   const double bad_end = r.more_is_better ? 1 / kExtreme : kExtreme;
   const auto keeps = [&](double f) {
-    const auto s = step_with(job, r, f);
+    const auto s = step_with(job, models, r, f);
     return s && step / *s >= keep;
   };
   if (keeps(bad_end)) return {};
@@ -132,8 +135,9 @@ const std::vector<Resource>& resources() {
 
 Result<SensitivityResult> sensitivity(const JobSpec& job, const SensitivityOptions& options) {
   if (auto plan = lower::lower(job); !plan) return plan.errors();
-  if (auto models = sim::load_models(job.cluster); !models) return models.errors();
-  const auto step = step_seconds(job, job.training.global_batch);
+  const auto models = sim::load_models(job.cluster);
+  if (!models) return models.errors();
+  const auto step = step_seconds(job, models.value(), job.training.global_batch);
   if (!step) return Diagnostic{"sensitivity", "the job itself cannot be simulated", "windtunnel simulate says why"};
   SensitivityResult out;
   out.step_s = *step;
@@ -153,16 +157,16 @@ Result<SensitivityResult> sensitivity(const JobSpec& job, const SensitivityOptio
     row.continuous = r.continuous;
     for (const double f : options.factors) {
       const bool go_on = !options.stop || !options.stop->load();
-      row.step_s.push_back(go_on ? step_with(job, r, f).value_or(0) : 0);
+      row.step_s.push_back(go_on ? step_with(job, models.value(), r, f).value_or(0) : 0);
     }
     if (options.stop && options.stop->load()) return;
     constexpr double kNear = 1.25;
-    if (const auto near = step_with(job, r, kNear)) {
+    if (const auto near = step_with(job, models.value(), r, kNear)) {
       // More of a latency is worse: what less of it brings.
       const double gain = std::log(*step / *near) / std::log(kNear);
       row.elasticity = r.more_is_better ? gain : -gain;
     }
-    if (const auto least = r.continuous ? least_factor(job, r, *step, options.keep) : std::nullopt) {
+    if (const auto least = r.continuous ? least_factor(job, models.value(), r, *step, options.keep) : std::nullopt) {
       row.least_factor = *least;
       JobSpec changed = job;
       r.scale(changed, *least);

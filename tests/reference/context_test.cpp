@@ -5,9 +5,8 @@
 #include <functional>
 
 #include "core/lower/lower.hpp"
-#include "tests/reference/races.hpp"
+#include "tests/reference/alike.hpp"
 #include "tests/reference/tiny.hpp"
-#include "tests/reference/train.hpp"
 
 namespace wt::reference {
 namespace {
@@ -148,19 +147,7 @@ TEST_P(SharedSequence, TrainsLikeOneRank) {
     if (!lowered.ok() && ((ring && many.model.sliding_window > 0) || !heads_fit)) continue;
     ASSERT_TRUE(lowered.ok()) << to_text(lowered.errors());
     ++ran;
-    EXPECT_EQ(races(lowered.value()), std::vector<std::string>{});
-    try {
-      const Trained b = train(many, 2);
-      for (size_t i = 0; i < kSteps; ++i)
-        EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
-      ASSERT_EQ(a.weights.size(), b.weights.size());
-      for (const auto& [id, x] : a.weights) {
-        const auto& y = b.weights.at(id);
-        double worst = 0;
-        for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
-        EXPECT_LT(worst, 1e-7) << id.first << " layer " << id.second;
-      }
-    } catch (const Fault& f) { ADD_FAILURE() << f.what(); }
+    expect_trains_like(a, many);
   }
   EXPECT_GE(ran, 3);
 }

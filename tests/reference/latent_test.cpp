@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/lower/lower.hpp"
+#include "tests/reference/alike.hpp"
 #include "tests/reference/tiny.hpp"
-#include "tests/reference/train.hpp"
 
 namespace wt::reference {
 namespace {
@@ -34,15 +34,7 @@ TEST_P(Latent, EveryCutTrainsLikeOneRank) {
     many.strategy.recompute.kind = cut.recompute;
     many.cluster.nodes = cut.tensor * cut.pipeline * cut.data;
     try {
-      const Trained b = train(many, 2);
-      for (size_t i = 0; i < kSteps; ++i)
-        EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
-      for (const auto& [id, x] : a.weights) {
-        const auto& y = b.weights.at(id);
-        double worst = 0;
-        for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
-        EXPECT_LT(worst, 1e-7) << id.first << " layer " << id.second;
-      }
+      expect_alike(a, train(many, 2));
     } catch (const Fault& f) { ADD_FAILURE() << f.what(); }
   }
 }

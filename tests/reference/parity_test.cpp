@@ -7,8 +7,8 @@
 
 #include "core/lower/lower.hpp"
 #include "core/lower/schedule.hpp"
+#include "tests/reference/alike.hpp"
 #include "tests/reference/tiny.hpp"
-#include "tests/reference/train.hpp"
 
 namespace wt::reference {
 namespace {
@@ -304,26 +304,7 @@ TEST_P(Parity, EveryStrategyTrainsLikeOneRank) {
     SCOPED_TRACE(strategy.name);
     JobSpec many = one;
     strategy.change(many);
-    Trained b;
-    try {
-      const auto lowered = lower::lower(many);
-      ASSERT_TRUE(lowered.ok()) << to_text(lowered.errors());
-      EXPECT_EQ(races(lowered.value()), std::vector<std::string>{});
-      b = train(many, 2);
-    } catch (const Fault& f) {
-      ADD_FAILURE() << f.what();
-      continue;
-    }
-    for (size_t i = 0; i < kSteps; ++i)
-      EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
-    ASSERT_EQ(a.weights.size(), b.weights.size());
-    for (const auto& [id, x] : a.weights) {
-      const auto& y = b.weights.at(id);
-      // The vocabulary may be padded to different sizes: padding lies at the end.
-      double worst = 0;
-      for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
-      EXPECT_LT(worst, 1e-7) << id.first << " layer " << id.second;
-    }
+    expect_trains_like(a, many);
   }
 }
 

@@ -1,13 +1,11 @@
 // Weight gradients in blocks of their own, run later than the input gradients: the same training, beside other strategies.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 
 #include "core/lower/lower.hpp"
-#include "tests/reference/races.hpp"
+#include "tests/reference/alike.hpp"
 #include "tests/reference/tiny.hpp"
-#include "tests/reference/train.hpp"
 
 namespace wt::reference {
 namespace {
@@ -86,20 +84,7 @@ TEST_P(SplitBackward, TrainsLikeOneRank) {
     SCOPED_TRACE(variant.name);
     JobSpec many = one;
     variant.change(many);
-    const auto lowered = lower::lower(many);
-    ASSERT_TRUE(lowered.ok()) << to_text(lowered.errors());
-    EXPECT_EQ(races(lowered.value()), std::vector<std::string>{});
-    try {
-      const Trained b = train(many, 2);
-      for (size_t i = 0; i < kSteps; ++i)
-        EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
-      for (const auto& [id, x] : a.weights) {
-        const auto& y = b.weights.at(id);
-        double worst = 0;
-        for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
-        EXPECT_LT(worst, 1e-7) << id.first << " layer " << id.second;
-      }
-    } catch (const Fault& f) { ADD_FAILURE() << f.what(); }
+    expect_trains_like(a, many);
   }
 }
 

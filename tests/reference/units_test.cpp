@@ -2,12 +2,11 @@
 // parallelism and recomputation; no wait is missing.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 
+#include "tests/reference/alike.hpp"
 #include "tests/reference/sharded.hpp"
 #include "tests/reference/tiny.hpp"
-#include "tests/reference/train.hpp"
 
 namespace wt::reference {
 namespace {
@@ -57,19 +56,7 @@ TEST_P(Units, TrainLikeOneRank) {
     if (many.strategy.pipeline > 1) one.model.tied_embeddings = many.model.tied_embeddings = false;
     if (many.strategy.context > 1 && many.model.kv_heads < 4 && many.strategy.tensor > 1) continue;  // heads in copies
     try {
-      const auto lowered = lower::lower(many);
-      ASSERT_TRUE(lowered.ok()) << to_text(lowered.errors());
-      EXPECT_EQ(races(lowered.value()), std::vector<std::string>{});
-      const Trained a = train(one, 1), b = train(many, 2);
-      for (size_t i = 0; i < kSteps; ++i)
-        EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
-      ASSERT_EQ(a.weights.size(), b.weights.size());
-      for (const auto& [id, x] : a.weights) {
-        const auto& y = b.weights.at(id);
-        double worst = 0;
-        for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) worst = std::max(worst, std::abs(x[i] - y[i]));
-        EXPECT_LT(worst, 1e-7) << id.first << " layer " << id.second;
-      }
+      expect_trains_like(train(one, 1), many);
     } catch (const Fault& f) { ADD_FAILURE() << f.what(); }
   }
 }
