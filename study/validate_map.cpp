@@ -169,6 +169,10 @@ void RowMapper::numbers() {
     training()["lora"]["rank"] = 16;
     training()["lora"]["alpha"] = 32;
     training()["lora"]["targets"].push_back("qkv");
+    if (training()["precision"].Scalar() == "fp8") {
+      training()["fp8_params"] = false;
+      assume("the frozen weights are kept in 16 bits");
+    }
   }
   if (row_.unknown("vocab")) assume(fmt::format("vocabulary not in the source: {}", *row_.vocab));
 }
