@@ -18,22 +18,14 @@ class ModelPricing final : public Pricing {
 
   Time compute(const plan::Compute& op) const override { return models_.compute.estimate(op).time; }
 
-  /// Host memory over the device's own link; NVMe drives are shared by the devices of a node.
   Time copy(const plan::Copy& op) const override {
-    const NodeSpec& node = cluster_.node;
-    auto over = [&](BytesPerSecond rate) {
-      return rate.n > 0 ? price_seconds(static_cast<double>(op.bytes) / rate.n) : Time();
-    };
-    const BytesPerSecond shared_read{node.nvme_read.n / static_cast<double>(std::max<int64_t>(1, node.devices))};
-    const BytesPerSecond shared_write{node.nvme_write.n / static_cast<double>(std::max<int64_t>(1, node.devices))};
-    if (op.from == plan::Space::nvme) return over(shared_read);
-    if (op.to == plan::Space::nvme) return over(shared_write);
     if (op.from == plan::Space::device && op.to == plan::Space::device) {
       const double rate = cluster_.device.memory_bandwidth.n;  // read and written
-      return over({rate / 2});
+      return rate > 0 ? price_seconds(static_cast<double>(op.bytes) / (rate / 2)) : Time();
     }
-    return over(node.host_copy_bandwidth.n > 0 ? node.host_copy_bandwidth : node.pcie_bandwidth);
+    return models_.host.copy(op);
   }
+  Time host_compute(const plan::Compute& op) const override { return models_.host.compute(op); }
 
   CollectivePrice collective(const plan::Collective& op, const GroupShape& shape) const override {
     const CollectiveEstimate e = models_.collective.estimate(op.kind, op.reduction, op.dtype, op.bytes, shape);
@@ -71,11 +63,13 @@ class ModelPricing final : public Pricing {
 Result<Models> load_models(const ClusterSpec& cluster) {
   Result<ComputeCost> compute = ComputeCost::load(cluster.device);
   Result<CollectiveCost> collective = CollectiveCost::load(cluster);
+  Result<HostCost> host = HostCost::load(cluster.node);
   Diagnostics errors;
   if (!compute) errors.insert(errors.end(), compute.errors().begin(), compute.errors().end());
   if (!collective) errors.insert(errors.end(), collective.errors().begin(), collective.errors().end());
+  if (!host) errors.insert(errors.end(), host.errors().begin(), host.errors().end());
   if (!errors.empty()) return errors;
-  return Models{std::move(compute.value()), std::move(collective.value())};
+  return Models{std::move(compute.value()), std::move(collective.value()), std::move(host.value())};
 }
 
 std::unique_ptr<Pricing> make_pricing(const ClusterSpec& cluster, const TrainingSpec& training, const Models& models) {

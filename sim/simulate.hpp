@@ -13,6 +13,7 @@
 #include "core/trace/trace.hpp"
 #include "sim/collective/collective_cost.hpp"
 #include "sim/cost/compute_cost.hpp"
+#include "sim/cost/host_cost.hpp"
 #include "sim/price/pricing.hpp"
 
 namespace wt::sim {
@@ -21,6 +22,7 @@ namespace wt::sim {
 struct Models {
   ComputeCost compute;
   CollectiveCost collective;
+  HostCost host;
 };
 Result<Models> load_models(const ClusterSpec& cluster);
 

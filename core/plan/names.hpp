@@ -98,7 +98,8 @@ inline constexpr std::array<std::string_view, kStreams> kStreamNames = {"compute
                                                                         "back_send_next",
                                                                         "back_receive_previous",
                                                                         "back_send_previous",
-                                                                        "back_receive_next"};
+                                                                        "back_receive_next",
+                                                                        "host"};
 inline constexpr std::array<std::string_view, 14> kRoleNames = {
     "weight", "gradient", "master", "moment1", "moment2", "activation", "transient",
     "bucket", "tokens",   "labels", "loss",    "scalar",  "workspace",  "copy"};

@@ -358,7 +358,7 @@ struct Receive {
   bool operator==(const Receive&) const = default;
 };
 
-/// Between memory spaces, or to and from storage.
+/// Between memory spaces, or to and from storage: reads[i] -> writes[i], one by one.
 struct Copy {
   Space from = Space::device, to = Space::pinned;
   int64_t bytes = 0;
@@ -397,9 +397,10 @@ enum class Stream : uint8_t {
   back_send_next,
   back_receive_previous,
   back_send_previous,
-  back_receive_next
+  back_receive_next,
+  host  // the processor's own cores: updates and sums of what lies in host memory, reads and writes of files
 };
-inline constexpr int kStreams = 16;
+inline constexpr int kStreams = 17;
 
 /// What must be over before an op may start, besides its predecessor on its own stream.
 struct Wait {

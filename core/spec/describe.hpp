@@ -188,6 +188,7 @@ void describe(V& v, NodeSpec& n) {
   v.rate("host_copy_bandwidth", n.host_copy_bandwidth, kOptional);
   v.bytes("host_memory", n.host_memory, kRequired);
   v.rate("host_memory_bandwidth", n.host_memory_bandwidth, kOptional);
+  v.integer("cpu_cores", n.cpu_cores, Range{0, 1 << 16}, kOptional);
   v.text("cpu_vendor", n.cpu_vendor, kOptional);
   v.bytes("nvme", n.nvme, kOptional);
   v.rate("nvme_read", n.nvme_read, kOptional);
@@ -235,7 +236,18 @@ void describe(V& v, ZeroSpec& s) {
   v.integer("persistence_threshold", s.persistence_threshold, elements, kOptional);
   v.integer("max_live_parameters", s.max_live_parameters, elements, kOptional);
   v.integer("max_reuse_distance", s.max_reuse_distance, elements, kOptional);
+  v.integer("secondary_shard", s.secondary_shard, kCount, kOptional);
+  v.flag("quantized_weights", s.quantized_weights, kOptional);
   v.flag("list_collectives", s.list_collectives, kOptional);
+}
+
+template <class V>
+void describe(V& v, OffloadSpec& s) {
+  v.choice("optimizer", s.optimizer, kOptional);
+  v.choice("parameters", s.parameters, kOptional);
+  v.integer("activation_layers", s.activation_layers, kLayersOr0, kOptional);
+  v.flag("pinned", s.pinned, kOptional);
+  v.flag("overlap", s.overlap, kOptional);
 }
 
 template <class V>
@@ -294,6 +306,7 @@ void describe(V& v, StrategySpec& s) {
   v.section("ddp", s.ddp, kOptional);
   v.section("fsdp", s.fsdp, kOptional);
   v.section("zero", s.zero, kOptional);
+  v.section("offload", s.offload, kOptional);
   v.section("experts", s.experts, kOptional);
   v.integer("kept_edges", s.kept_edges, Range{-1, 2}, kOptional);
   v.recompute("recompute", s.recompute);

@@ -146,6 +146,11 @@ std::span<const Named<NormKernel>> names_of(NormKernel) {
       {"fused", NormKernel::fused}, {"eager", NormKernel::eager}, {"eager_fp32", NormKernel::eager_fp32}};
   return k;
 }
+std::span<const Named<OffloadDevice>> names_of(OffloadDevice) {
+  static constexpr Named<OffloadDevice> k[] = {
+      {"none", OffloadDevice::none}, {"cpu", OffloadDevice::cpu}, {"nvme", OffloadDevice::nvme}};
+  return k;
+}
 std::span<const Named<Dispatcher>> names_of(Dispatcher) {
   static constexpr Named<Dispatcher> k[] = {{"all_to_all", Dispatcher::all_to_all}, {"flex", Dispatcher::flex}};
   return k;

@@ -37,6 +37,7 @@ std::span<const Named<NormKernel>> names_of(NormKernel);
 std::span<const Named<CommHook>> names_of(CommHook);
 std::span<const Named<BaseWeights>> names_of(BaseWeights);
 std::span<const Named<Fp8Recipe>> names_of(Fp8Recipe);
+std::span<const Named<OffloadDevice>> names_of(OffloadDevice);
 std::span<const Named<Dispatcher>> names_of(Dispatcher);
 std::span<const Named<RoutingKind>> names_of(RoutingKind);
 

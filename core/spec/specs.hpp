@@ -143,6 +143,7 @@ struct NodeSpec {
   BytesPerSecond host_copy_bandwidth;  // measured pinned copy
   Bytes host_memory;
   BytesPerSecond host_memory_bandwidth;
+  int64_t cpu_cores = 0;   // physical, of the whole node; 0: not given
   std::string cpu_vendor;  // "intel", "amd", "nvidia": NCCL's network overhead differs
   Bytes nvme;
   BytesPerSecond nvme_read, nvme_write;
@@ -217,7 +218,24 @@ struct ZeroSpec {
   // Gathers and reductions take a list with a tensor for each rank, as DeepSpeed did until 0.5: torch copies each of them
   // by a kernel of its own, and the device is waited for before each gather.
   bool list_collectives = false;
+  // ZeRO++: ranks that keep a second shard of what the forward gathered, among which the backward gathers (hpZ; 1: none);
+  // weights gathered in 8 bits (qwZ).
+  int64_t secondary_shard = 1;
+  bool quantized_weights = false;
   bool operator==(const ZeroSpec&) const = default;
+};
+/// Where training state lies that the device has no room for.
+enum class OffloadDevice : uint8_t { none, cpu, nvme };
+
+/// What leaves the device between its uses (ZeRO-Offload, ZeRO-Infinity, FSDP's CPU offload, Megatron's CPU optimizer).
+struct OffloadSpec {
+  OffloadDevice optimizer = OffloadDevice::none;   // master weights and moments, which the host's cores update
+  OffloadDevice parameters = OffloadDevice::none;  // zero3, fsdp, fsdp2: the shards of the weights
+  int64_t activation_layers =
+      0;                 // of each model chunk, layers whose saved activations wait for the backward on the host
+  bool pinned = true;    // host memory that copies need not stage
+  bool overlap = false;  // the update goes bucket by bucket (unit by unit), copies beside the host's work
+  bool operator==(const OffloadSpec&) const = default;
 };
 /// How tokens reach their experts (facts MG-23, MG-24).
 enum class Dispatcher : uint8_t {
@@ -316,6 +334,7 @@ struct StrategySpec {
   DdpSpec ddp;
   FsdpSpec fsdp;
   ZeroSpec zero;
+  OffloadSpec offload;
   ExpertSpec experts;
   // Hidden states beyond what the backward reads that the pipeline engine keeps of each micro-batch in flight: 1 what the
   // stage sent, 2 also what it received (its layers read a clone); -1: 2 with zero1 (DeepSpeed's engine), else 0. The last

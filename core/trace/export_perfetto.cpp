@@ -142,8 +142,8 @@ class PerfettoWriter final : public Writer {
   static_assert(kStreamTrack + plan::kStreams <= kPlannedTrack);
 
   static uint64_t uuid(uint32_t rank, uint32_t track) { return (uint64_t{rank} + 1) << 8 | track; }
-  /// Perfetto knows threads by tid alone and takes 0 for the idle process: every rank has its own 16 numbers.
-  static uint64_t pid(uint32_t rank) { return (uint64_t{rank} + 1) * 16; }
+  /// Perfetto knows threads by tid alone and takes 0 for the idle process: every rank has its own 32 numbers.
+  static uint64_t pid(uint32_t rank) { return (uint64_t{rank} + 1) * 32; }
 
   void put(const Message& p) {
     Message framed;

@@ -112,7 +112,7 @@ void RankEngine::post(uint32_t u, const FlatOp& op, const Pieces* pieces, int64_
   if (pieces) v[pieces->first_out] = token;
   posted_[size_t{u} * plan::kStreams + op.stream] = {&op, pieces, ready, token, span};
   ++unit.open;
-  if (op.channels) unit.open_exposed |= static_cast<uint16_t>(1u << op.stream);
+  if (op.channels) unit.open_exposed |= 1u << op.stream;
 }
 
 void RankEngine::resolve(uint32_t u, uint8_t stream, int64_t begin, int64_t end) {
@@ -125,7 +125,7 @@ void RankEngine::resolve(uint32_t u, uint8_t stream, int64_t begin, int64_t end)
   if (p.pieces && v[p.pieces->first_out] == token) v[p.pieces->first_out] = first_piece(*p.pieces, begin, end);
   --unit.open;
   if (p.op->channels) {
-    unit.open_exposed &= static_cast<uint16_t>(~(1u << stream));
+    unit.open_exposed &= ~(1u << stream);
     in_flight_[u].push_back({begin, end, p.op->channels});
   }
   if (p.span != kNone) spans_[u][p.span].end_ps = end - origin_;

@@ -64,12 +64,12 @@ class RankEngine {
     uint32_t unit = 0;
     int64_t ready = 0;
   };
-  static_assert(plan::kStreams <= 16, "Unit::open_exposed has a bit for each stream");
+  static_assert(plan::kStreams <= 32, "Unit::open_exposed has a bit for each stream");
   struct Unit {
     uint32_t invocation = 0, op = 0;  // next: position in the order, index into FlatBlock::ops
     uint32_t cls = 0;
     uint32_t open = 0;          // ops posted or queued and not resolved
-    uint16_t open_exposed = 0;  // bit of each stream whose posted transfer may slow later compute
+    uint32_t open_exposed = 0;  // bit of each stream whose posted collective may slow later compute
     bool waits_for_overlap = false;
     int64_t stalled_on = 0;    // a token; 0: not stalled
     int64_t released_end = 0;  // of the next op, a kernel released undisturbed; 0: none

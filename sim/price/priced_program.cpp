@@ -63,7 +63,11 @@ class Flattener {
       f.stream = static_cast<uint8_t>(op.stream);
       int64_t issue = transfer_issue_;
       duration_ = 0;
-      if (const auto* compute = std::get_if<plan::Compute>(&op.body)) {
+      const auto* compute = std::get_if<plan::Compute>(&op.body);
+      if (compute && op.stream == Stream::host) {  // the host works itself: nothing is launched
+        duration_ = pricing_.host_compute(*compute).count_ps();
+        issue = 0;
+      } else if (compute) {
         f.kind = op.stream == Stream::compute ? OpKind::compute : OpKind::plain;
         f.aux = row_of(*compute);
         duration_ = kernel_time_[f.aux] + gap_ * compute->launches;

@@ -36,8 +36,8 @@ struct FlatOp {
   int64_t duration : 60 = 0;  // ps, below kLongestOp
   OpKind kind : 4 = OpKind::plain;
   uint16_t out = kDrop;
-  int64_t issue : 44 = 0;  // ps of the host, below kLongestIssue: an op of hundreds of kernels takes milliseconds
-  uint8_t stream : 4 = 0;
+  int64_t issue : 43 = 0;  // ps of the host, below kLongestIssue: an op of hundreds of kernels takes milliseconds
+  uint8_t stream : 5 = 0;
   std::array<uint16_t, 4> waits{kZero, kZero, kZero, kZero};
   uint32_t aux = 0;            // compute: row of slowdowns; collective: UnitComm; send, receive: see below
   uint32_t instance : 24 = 0;  // op instance of the block
@@ -45,8 +45,8 @@ struct FlatOp {
   uint32_t in_pieces : 1 = 0;  // FlatBlock::pieces has more
 };
 inline constexpr int64_t kLongestOp = int64_t{1} << 59;     // ps: 6 days
-inline constexpr int64_t kLongestIssue = int64_t{1} << 43;  // ps: 8 s
-static_assert(plan::kStreams <= 16);
+inline constexpr int64_t kLongestIssue = int64_t{1} << 42;  // ps: 4 s
+static_assert(plan::kStreams <= 32);
 static_assert(sizeof(FlatOp) == 32);
 
 /// Pipelined waits (plan::Wait::Kind::piece) of one op; the start is among FlatOp::waits.

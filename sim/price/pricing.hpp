@@ -29,6 +29,7 @@ class Pricing {
 
   virtual Time compute(const plan::Compute&) const = 0;  // on the device, gaps excluded
   virtual Time copy(const plan::Copy&) const = 0;
+  virtual Time host_compute(const plan::Compute& op) const { return compute(op); }  // on this rank's share of the cores
   virtual CollectivePrice collective(const plan::Collective&, const GroupShape&) const = 0;
   virtual Time message(int64_t bytes, RankId from, RankId to, int64_t concurrent) const = 0;
   /// Taken from concurrent compute on both ends while a message is under way.

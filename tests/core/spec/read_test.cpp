@@ -265,6 +265,8 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     s.fsdp.shard_size = between(0, 64), s.fsdp.reshard_after_forward = between(0, 64), s.fsdp.keep_last = between(0, 9);
     s.fsdp.forward_prefetch = coin(), s.fsdp.limit_all_gathers = coin(), s.fsdp.no_sync = coin();
     s.zero = {between(0, 1 << 30), between(0, 1 << 20), between(0, 1 << 30), between(0, 1 << 30), coin()};
+    s.zero.secondary_shard = between(1, 64), s.zero.quantized_weights = coin();
+    s.offload = {any_of_names(OffloadDevice{}), any_of_names(OffloadDevice{}), between(0, 80), coin(), coin()};
     s.keep_gathered = coin(), s.gradient_copies = any_of_names(s.gradient_copies), s.kept_edges = between(-1, 2);
     const Result<StrategySpec> again = parse_strategy(print_strategy(s), "s.yaml");
     RC_ASSERT(again.ok());
