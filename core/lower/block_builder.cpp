@@ -135,6 +135,21 @@ uint32_t BlockBuilder::append(std::string_view name, plan::Phase phase, Stream s
   return index;
 }
 
+std::vector<BufferId> BlockBuilder::saved_by_layer(int layer_offset) const {
+  std::vector<BufferId> found;
+  for (size_t k = block_.segments.back().first_op; k < block_.ops.size(); ++k) {
+    const Range& writes = block_.ops[k].writes;
+    for (uint32_t i = 0; i < writes.count; ++i) {
+      const BufferRef& r = block_.refs[writes.begin + i];
+      const plan::Buffer& b = plan_.buffer(r.buffer);
+      const bool saved = b.role == plan::Role::activation && b.scope == Scope::micro_batch && b.per_layer && !b.view;
+      if (saved && r.layer_offset == layer_offset && std::find(found.begin(), found.end(), r.buffer) == found.end())
+        found.push_back(r.buffer);
+    }
+  }
+  return found;
+}
+
 void BlockBuilder::reserve_here(BufferRef ref) {
   if (dropped_) return;
   explicit_.push_back({static_cast<uint32_t>(block_.ops.size() - 1), ref, true});

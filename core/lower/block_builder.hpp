@@ -92,6 +92,8 @@ class BlockBuilder {
   /// Remembers how many ops there are.
   void mark() { marks_.push_back(static_cast<uint32_t>(block_.ops.size())); }
   const std::vector<uint32_t>& marks() const { return marks_; }
+  /// What ops of this segment wrote of the layer at this offset for its backward.
+  std::vector<BufferId> saved_by_layer(int layer_offset) const;
 
   bool empty() const { return block_.ops.empty(); }
   plan::Block finish();

@@ -483,6 +483,10 @@ void make_activations(Context& c) {
   e.d_positioned = tmp("d_positioned", Role::transient, c.act, {n.tokens, n.h}, false);
   make_loss_pieces(c);
   c.grad_norm = rank("grad_norm", Role::scalar, DType::f32, {1}, false);
+  if (updates_on_host(c.strategy()) && c.training().gradient_clipping > 0) {
+    c.host_norm = rank("host_norm", Role::scalar, DType::f32, {1}, false);
+    c.plan.buffers[c.host_norm.v].space = plan::Space::pinned;
+  }
   if (n.separate_experts) c.expert_grad_norm = rank("expert_grad_norm", Role::scalar, DType::f32, {1}, false);
   c.overflow = rank("overflow", Role::scalar, DType::f32, {1}, false);
 }
@@ -498,6 +502,7 @@ void make_buffers(Context& c) {
   make_parameters(c);
   make_activations(c);
   drop_modules(c);
+  make_activation_twins(c);
   auto& p = c.plan;
   p.micro_batches = c.n.micro_batches;
   p.micro_batch_size = c.n.b;

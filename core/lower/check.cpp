@@ -389,6 +389,13 @@ void check_size(const JobSpec& j, Faults& f) {
           t.global_batch, t.seq_len, m.layers, width);
 }
 
+void check_offload(const JobSpec& j, Faults& f) {
+  for (const OffloadFault& x : offload_faults(j)) {
+    f.add(x.key, "{}", x.what);
+    f.hint(x.hint);
+  }
+}
+
 /// What the frameworks refuse, and what cannot be planned yet.
 void check_units(const JobSpec& j, Faults& f) {
   const StrategySpec& s = j.strategy;
@@ -400,6 +407,14 @@ void check_units(const JobSpec& j, Faults& f) {
   if (s.data_parallel != DataParallel::zero3 && s.zero != ZeroSpec{})
     f.add("strategy.zero", "has no effect with data_parallel: {}", to_text(s.data_parallel)),
         f.hint("remove it, or data_parallel: zero3");
+  if (s.data_parallel == DataParallel::zero3 && s.zero.secondary_shard > 1) {
+    const int64_t ranks = s.data != 0 ? s.data : j.cluster.ranks() / std::max<int64_t>(1, s.tensor * s.pipeline);
+    if (ranks % s.zero.secondary_shard != 0 || s.zero.secondary_shard >= ranks) {
+      f.add("strategy.zero.secondary_shard", "groups of {} are not smaller parts of {} data-parallel ranks",
+            s.zero.secondary_shard, ranks);
+      f.hint(nearest_divisors(ranks, s.zero.secondary_shard));
+    }
+  }
   if (!has_units(s)) return;
   if (s.pipeline > 1) {
     if (!torch)
@@ -502,6 +517,7 @@ Diagnostics check_job(const JobSpec& job) {
   check_data(job, f);
   check_precision(job, f);
   check_units(job, f);
+  check_offload(job, f);
   check_size(job, f);
   return f.take();
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -196,6 +197,19 @@ struct EdgeBuffers {  // embedding and head
   BufferId logits_pieces, logits_full, d_log_probs, d_logits32, d_logits_full;
 };
 
+/// Of what the host updates (strategies/offload.cpp): on the device and in host memory, between the two.
+struct HostSide {
+  BufferId gradient;  // host, persistent: what the update reads
+  BufferId sum;       // host, persistent: of several micro-batches in the dtype of the wire, where that is another
+  BufferId incoming;  // host: of one micro-batch, to be added there
+  BufferId before;    // device: the sum so far, brought back
+  BufferId wide;      // device: in fp32, on its way to the host; the master weights on their way back
+  BufferId weight;    // host: the new weights in the dtype of the model
+  BufferId staged;    // device: the shard of weights that lie on the host, brought in for a gather
+  BufferId swapped;   // host: the same, read from a file
+  BufferId master, moment1, moment2;  // host: optimizer state read from a file
+};
+
 /// Parameters of a unit that lie one behind the other and are cut evenly over the shard group (strategies/units.cpp).
 /// Buffers that the strategy has no use for are invalid.
 struct Flat {
@@ -212,9 +226,11 @@ struct Flat {
   BufferId weights, gradient;                // whole, as the model reads and writes them
   BufferId shard;                            // what the rank keeps of the weights between their uses
   BufferId low, gathered, near;  // the shard in the dtype of compute; what a gather wrote; the shard of a smaller group
+  BufferId narrow, near_narrow, narrow_gathered;  // ZeRO++: shards in 8 bits, what a gather of them wrote
   BufferId accumulated, wire, reduced;     // whole gradients: of several micro-batches, as sent; the shard as received
   BufferId shard_gradient, main_gradient;  // accumulated over micro-batches; in fp32 for the update
   BufferId master, moment1, moment2, padding;  // padding: of the gradient
+  HostSide host;
 };
 /// What is gathered, and reduced, together. A per-layer unit exists once for each layer.
 struct Unit {
@@ -262,6 +278,7 @@ struct ChunkPart {
     std::vector<BufferId> vectors;  // views of what it sends as it is
     BufferId flat, wide, narrow;    // copies of GradientCopies: of the bucket, in fp32, in the dtype of the weights
     BufferId flat_step, list_step, clone;  // of the owned part: for the update, for the master weights
+    HostSide host;
   };
   BufferId used;                   // DDP's map of parameters that took part (find_unused_parameters)
   BufferId frozen, frozen_packed;  // weights that are not trained, as kernels read them, and in 4 bits
@@ -272,7 +289,10 @@ struct ChunkPart {
   BufferId accumulated;         // the largest gradient of one micro-batch in fp32, before it is added
   BufferId kept_outputs;        // logits that the pipeline engine keeps
   std::vector<Bucket> buckets;  // bucket 0: the last parameters
-  std::vector<Unit> units;      // instead of buckets where units are sharded: those of a layer, then the root's
+  // What the offloaded layers saved, of the forward that is built first, for the backward.
+  std::shared_ptr<std::map<int64_t, std::vector<BufferId>>> offloaded =
+      std::make_shared<std::map<int64_t, std::vector<BufferId>>>();
+  std::vector<Unit> units;  // instead of buckets where units are sharded: those of a layer, then the root's
   // Of the first and the last micro-batch, where those differ from the others.
   BlockId forward, forward_first, backward, backward_first, backward_last;
   BlockId backward_input, backward_weight, backward_weight_last;  // of schedules that split the backward
@@ -302,9 +322,11 @@ struct Context {
   ExpertTransients expert{};
   ContextTransients exchange{};
   std::array<Adapter, kProducts> adapters{};
-  std::vector<BufferId> handed{};  // made by input gradients, read by weight gradients in a block of their own
+  std::map<uint32_t, BufferId> on_host{};  // the host's copy of a saved activation
+  std::vector<BufferId> handed{};          // made by input gradients, read by weight gradients in a block of their own
   EdgeBuffers edge{};
   BufferId grad_norm{}, expert_grad_norm{}, overflow{};
+  BufferId host_norm{};  // the norm in host memory, where the update reads it
   std::vector<ChunkPart> parts{};
 
   const ModelSpec& model_spec() const { return job.model; }
@@ -497,6 +519,43 @@ struct LayerHooks {
   virtual void before_backward(BlockBuilder&, const LayerPlace&) {}
   virtual void after_backward(BlockBuilder&, const LayerPlace&) {}
 };
+/// Several hooks as one, called in their order.
+class HookList final : public LayerHooks {
+ public:
+  void add(LayerHooks* h) { list_.push_back(h); }
+  /// Nothing where there is none.
+  LayerHooks* get() { return list_.empty() ? nullptr : list_.size() == 1 ? list_.front() : this; }
+  int64_t period(Way) const override;
+  bool alike(Way, int64_t, int64_t) const override;
+  void before_forward(BlockBuilder&, const LayerPlace&) override;
+  void after_forward(BlockBuilder&, const LayerPlace&) override;
+  void before_backward(BlockBuilder&, const LayerPlace&) override;
+  void after_backward(BlockBuilder&, const LayerPlace&) override;
+
+ private:
+  std::vector<LayerHooks*> list_;
+};
+/// core/lower/strategies/activation_offload.cpp: saved activations on the host between forward and backward.
+void make_activation_twins(Context&);
+class ActivationHooks final : public LayerHooks {
+ public:
+  ActivationHooks(const Context& c, const ChunkPart& part) : c_(c), part_(part), saved_(part.offloaded) {}
+  bool any() const { return c_.strategy().offload.activation_layers > 0 && part_.layers > 0; }
+  int64_t period(Way) const override;
+  bool alike(Way, int64_t, int64_t) const override;
+  void after_forward(BlockBuilder&, const LayerPlace&) override;
+  void before_backward(BlockBuilder&, const LayerPlace&) override;
+
+ private:
+  int64_t window() const;
+  bool goes(int64_t layer) const;
+  int64_t partner(int64_t layer) const;
+  int64_t ends_at(int64_t layer) const;
+  void move(BlockBuilder&, const std::vector<BufferId>& saved, int64_t offset, bool out);
+  const Context& c_;
+  const ChunkPart& part_;
+  std::shared_ptr<std::map<int64_t, std::vector<BufferId>>> saved_;
+};
 void layers_forward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
 void layers_backward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
 
@@ -591,6 +650,7 @@ struct UnitPass {
   Way way = Way::forward;
   bool first = false;    // of the micro-batches
   bool reduces = false;  // backward: gradients, else they are added up whole
+  bool last = false;     // of the micro-batches
 };
 class UnitHooks final : public LayerHooks {
  public:
@@ -614,6 +674,40 @@ class UnitHooks final : public LayerHooks {
 /// core/lower/strategies/unit_step.cpp: setup and the end of the step.
 void unit_setup_blocks(Context&, ChunkPart&);
 void unit_step_blocks(Context&, ChunkPart&);
+
+/// core/lower/strategies/offload.cpp: optimizer state and weights that lie outside the device.
+inline bool updates_on_host(const StrategySpec& s) { return s.offload.optimizer != OffloadDevice::none; }
+/// The norm is of sums that lie on the host (torch); else of what a device sends there (DeepSpeed, Megatron).
+bool norm_on_host(const StrategySpec&);
+/// Host memory as the job wants it, and where optimizer state and shards of weights lie.
+plan::Space host_space(const StrategySpec&);
+plan::Space state_space(const StrategySpec&);
+plan::Space shard_space(const StrategySpec&);
+/// What check_job asks: (key, what, hint).
+struct OffloadFault {
+  std::string key, what, hint;
+};
+std::vector<OffloadFault> offload_faults(const JobSpec&);
+/// A copy between memories behind `waits`; a pageable one holds the host. Returns the op that it is over after.
+uint32_t host_copy(BlockBuilder&, const Context&, std::string_view name, plan::Phase, plan::Stream,
+                   plan::BufferRef from, plan::BufferRef to, std::span<const plan::Wait> waits);
+/// A kernel on the host's cores, which issues nothing meanwhile.
+uint32_t host_kernel(BlockBuilder&, std::string_view name, plan::Phase, plan::Compute,
+                     std::span<const plan::BufferRef> reads, std::span<const plan::BufferRef> writes,
+                     std::span<const plan::Wait> waits);
+/// The norm that the host's update reads: on its way there, once a step.
+void norm_to_host(BlockBuilder&, const Context&);
+/// What is updated together: the gradient as the device holds it (an invalid one: it is on the host already), the state
+/// on the host, and the weights that the model computes with (invalid: the host's own).
+struct HostUpdate {
+  plan::BufferRef gradient, weights;
+  BufferId master, moment1, moment2;
+  const HostSide* host = nullptr;
+};
+void update_on_host(BlockBuilder&, const Context&, std::span<const HostUpdate>);
+/// Before the first step: the host's copy of the weights, and its moments.
+void master_on_host(BlockBuilder&, const Context&, plan::BufferRef weights, BufferId master, const HostSide&);
+void moment_on_host(BlockBuilder&, const Context&, BufferId moment, const char* name);
 
 /// core/lower/strategies/optimizer.cpp: everything between the last backward and the next step, for one chunk and for
 /// the rank.

@@ -74,13 +74,17 @@ class GatherHooks final : public LayerHooks {
 
 plan::Block unit_forward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool first) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::forward);
-  UnitHooks hooks(c, part, {Way::forward, first, false});
+  UnitHooks hooks(c, part, {Way::forward, first});
   begin_block(b, c, p2p);
   b.segment(0);
   hooks.begin(b);
   part.embedding ? embedding_forward(b, c) : receive_input(b, c, part, p2p);
   hooks.embedding(b);
-  layers_forward(b, c, part, &hooks);
+  ActivationHooks activations(c, part);
+  HookList all;
+  all.add(&hooks);
+  if (activations.any()) all.add(&activations);
+  layers_forward(b, c, part, all.get());
   if (part.head) {
     b.segment(part.layers);
     hooks.head(b);
@@ -92,10 +96,9 @@ plan::Block unit_forward_block(Context& c, const ChunkPart& part, const std::str
   return b.finish();
 }
 
-plan::Block unit_backward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, bool first,
-                                bool reduces) {
+plan::Block unit_backward_block(Context& c, const ChunkPart& part, const std::string& name, P2p p2p, UnitPass pass) {
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::backward);
-  UnitHooks hooks(c, part, {Way::backward, first, reduces});
+  UnitHooks hooks(c, part, pass);
   begin_block(b, c, p2p);
   b.segment(part.layers);
   hooks.begin(b);
@@ -105,7 +108,11 @@ plan::Block unit_backward_block(Context& c, const ChunkPart& part, const std::st
     receive_gradient(b, c, part, p2p);
   }
   hooks.head(b);
-  layers_backward(b, c, part, &hooks);
+  ActivationHooks activations(c, part);
+  HookList all;
+  if (activations.any()) all.add(&activations);
+  all.add(&hooks);
+  layers_backward(b, c, part, all.get());
   b.segment(0);
   hooks.embedding(b);
   if (part.embedding) {
@@ -134,11 +141,14 @@ void unit_blocks(Context& c, ChunkPart& part, const std::string& name, P2p p2p) 
       part.forward = part.forward_first;
     }
   }
-  part.backward_first = c.add_block(unit_backward_block(c, part, "backward " + name, p2p, true, !no_sync));
-  if (m > 1 && no_sync)
-    part.backward_last = c.add_block(unit_backward_block(c, part, "backward reduce " + name, p2p, false, true));
-  if (m > (no_sync ? 2 : 1))
-    part.backward = c.add_block(unit_backward_block(c, part, "backward add " + name, p2p, false, !no_sync));
+  // What the host updates it gets in the last one.
+  const bool last_differs = m > 1 && (no_sync || (updates_on_host(c.strategy()) && !torch));
+  auto backward = [&](const char* what, bool first, bool reduces, bool last) {
+    return c.add_block(unit_backward_block(c, part, what + name, p2p, {Way::backward, first, reduces, last}));
+  };
+  part.backward_first = backward("backward ", true, !no_sync, m == 1);
+  if (last_differs) part.backward_last = backward("backward reduce ", false, true, true);
+  if (m > (last_differs ? 2 : 1)) part.backward = backward("backward add ", false, !no_sync, false);
   unit_step_blocks(c, part);
 }
 
@@ -157,7 +167,11 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
     receive_input(b, c, part, p2p);
     if (split) gather.begin(b);
   }
-  layers_forward(b, c, part, split || (first && c.narrow()) ? &gather : nullptr);
+  ActivationHooks activations(c, part);
+  HookList hooks;
+  if (split || (first && c.narrow())) hooks.add(&gather);
+  if (activations.any()) hooks.add(&activations);
+  layers_forward(b, c, part, hooks.get());
   if (part.head) {
     b.segment(part.layers);
     if (split) gather.finish(b);
@@ -180,7 +194,11 @@ plan::Block backward_block(Context& c, const ChunkPart& part, const std::string&
   } else {
     receive_gradient(b, c, part, p2p);
   }
-  layers_backward(b, c, part, hooked ? &reduce : nullptr);
+  ActivationHooks activations(c, part);
+  HookList hooks;
+  if (activations.any()) hooks.add(&activations);
+  if (hooked) hooks.add(&reduce);
+  layers_backward(b, c, part, hooks.get());
   if (part.embedding) {
     b.segment(0);
     embedding_backward(b, c);

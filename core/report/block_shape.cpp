@@ -33,7 +33,7 @@ Term term_of(const Plan& plan, const Op& o) {
       case plan::Phase::load:
       case plan::Phase::model:
       case plan::Phase::optimizer_state: return Term::other;
-      default: return Term::compute;
+      default: return o.stream == Stream::host ? Term::offload : Term::compute;
     }
   if (std::holds_alternative<plan::Copy>(o.body)) return Term::offload;
   if (const auto* c = std::get_if<plan::Collective>(&o.body)) return term_of_collective(plan, o, *c);

@@ -346,6 +346,22 @@ double checkpoint_bytes(const JobSpec& job) {
   return static_cast<double>(each) * static_cast<double>(count_parameters(job.model).total());
 }
 
+/// What the fullest program of the plan keeps in files.
+int64_t bytes_in_files(const Plan& plan) {
+  int64_t most = 0;
+  for (const plan::Program& p : plan.programs) {
+    int64_t n = 0;
+    for (const PartId chunk : p.chunks) {
+      const plan::Part& part = plan.parts[chunk.v];
+      for (const BufferId id : part.persistent)
+        if (const plan::Buffer& b = plan.buffer(id); b.space == plan::Space::nvme)
+          n += b.bytes().n * (b.per_layer ? part.layers : 1);
+    }
+    most = std::max(most, n);
+  }
+  return most;
+}
+
 MemoryReport report(const JobSpec& job, const Plan& plan, bool with_items) {
   MemoryReport out;
   out.capacity = job.cluster.device.memory;
@@ -432,7 +448,14 @@ MemoryReport report(const JobSpec& job, const Plan& plan, bool with_items) {
                     {"checkpoint staged", Bytes{static_cast<int64_t>(checkpoint / nodes)}}};
   std::erase_if(out.host_items, [](const MemoryItem& i) { return i.bytes.n == 0; });
   for (const MemoryItem& i : out.host_items) out.host_gib_per_node += i.bytes.gib();
+  const NodeSpec& node = job.cluster.node;
+  // Without a device of its own a rank's "device" memory is the host's: the stages hold it against that already.
+  out.host_needed = {job.cluster.device.context_memory.n > 0 ? devices * (kProcess + host_peak) : devices * host_peak};
+  out.host_capacity = node.host_memory;
+  out.nvme_needed = {devices * bytes_in_files(plan)};
+  out.nvme_capacity = node.nvme;
   if (!out.stages.empty()) out.fits = verdict(out.stages[out.peak_stage].reserved, out.capacity);
+  if (out.host_overflows() || out.nvme_overflows()) out.fits = "out_of_memory";
   return out;
 }
 

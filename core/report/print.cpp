@@ -213,6 +213,12 @@ std::string verdict_text(const Sheet& s) {
   const MemoryReport& m = s.report.memory;
   const StageMemory* f = fullest(m);
   if (!f) return "";
+  if (m.host_overflows())
+    return fmt::format("the host: {:.0f} GiB of pinned and pageable buffers and processes on a node of {:.0f} GiB",
+                       m.host_needed.gib(), m.host_capacity.gib());
+  if (m.nvme_overflows())
+    return fmt::format("the drives: {:.0f} GiB in files on a node of {:.0f} GiB", m.nvme_needed.gib(),
+                       m.nvme_capacity.gib());
   const double free = m.capacity.gib() - f->reserved.gib();
   return fmt::format("{:.1f} of {:.1f} GiB reserved on the fullest rank (rank {}, stage {}, {}): {:.1f} GiB {}",
                      f->reserved.gib(), m.capacity.gib(), m.peak_rank, f->stage, f->peak_phase, std::fabs(free),
@@ -316,6 +322,7 @@ std::string print_screen(const Sheet& s) {
   out += memory_table(r.memory).text();
   line(fmt::format("  host memory {:.0f} GiB a node; a checkpoint is {:.1f} GiB", r.memory.host_gib_per_node,
                    r.memory.checkpoint_gib));
+  if (r.memory.nvme_needed.n > 0) line(fmt::format("  files {:.0f} GiB a node", r.memory.nvme_needed.gib()));
   auto list = [&](const char* title, const std::vector<std::string>& lines) {
     if (lines.empty()) return;
     line("");
@@ -410,6 +417,9 @@ std::string print_json(const Sheet& s) {
     memory["by_stage"].push_back(std::move(stage));
   }
   memory["host_gib_per_node"] = m.host_gib_per_node;
+  memory["host_needed_gib"] = m.host_needed.gib();
+  memory["host_capacity_gib"] = m.host_capacity.gib();
+  if (m.nvme_needed.n > 0) memory["nvme_needed_gib"] = m.nvme_needed.gib();
   memory["host_items_gib"] = Json::object();
   for (const MemoryItem& i : m.host_items) memory["host_items_gib"][i.name] = i.bytes.gib();
   memory["checkpoint_gib"] = m.checkpoint_gib;

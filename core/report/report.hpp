@@ -69,8 +69,14 @@ struct MemoryReport {
   size_t peak_stage = 0;
   uint32_t peak_rank = 0;
   double host_gib_per_node = 0, checkpoint_gib = 0;
+  Bytes host_needed, host_capacity;    // of a node: host_gib_per_node less the staged checkpoint; 0: not given
+  Bytes nvme_needed, nvme_capacity;    // of a node: what offload keeps in files
   std::vector<MemoryItem> host_items;  // what host_gib_per_node adds up: of a node, those that are not zero
-  std::string fits;                    // "fits", "tight", "borderline", "out_of_memory" (product.md)
+  std::string
+      fits;  // "fits", "tight", "borderline", "out_of_memory" (product.md): of the device; the host's overflow is
+             // "out_of_memory" too
+  bool host_overflows() const { return host_capacity.n > 0 && host_needed > host_capacity; }
+  bool nvme_overflows() const { return nvme_needed.n > 0 && nvme_needed > nvme_capacity; }
 };
 
 /// Replays the reservations of every program in issue order. Exact for what the plan owns.

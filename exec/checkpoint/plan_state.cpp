@@ -80,17 +80,39 @@ class Reader {
         if (from >= until) continue;
         const Run piece{u.weights.base, from, until - from, u.weights.split_over};
         if (u.in_place && u.weights.split_over.valid()) add(p, Role::weight, piece, piece, chunk).loaded = false;
-        for (const auto& [role, state] : u.states)
-          add(p, role, piece, {state.base, state.offset + from - u.weights.offset, until - from, {}}, chunk);
+        for (const State& s : u.states) {
+          const Run stored{s.run.base, s.run.offset + from - u.weights.offset, until - from, {}};
+          Holding& h = add(p, s.role, piece, stored, chunk);
+          h.written = h.written && !s.copy;
+        }
       }
   }
 
+  struct State {
+    Role role = Role::weight;
+    Run run;
+    bool copy = false;  // of weights that are saved from elsewhere: those of the host where they are fp32 on the device
+  };
   /// An op that updates a run of weights, and what it keeps of them.
   struct Update {
-    Run weights;           // which elements, by their place in the bucket of weights
-    bool in_place = true;  // what it writes is a view of the bucket, not a shard with storage of its own
-    std::vector<std::pair<Role, Run>> states;  // where master weights, moments and such a shard lie
+    Run weights;                // which elements, by their place in the bucket of weights
+    bool in_place = true;       // what it writes is a view of the bucket, not a shard with storage of its own
+    std::vector<State> states;  // where master weights, moments and such a shard lie
   };
+
+  /// The weights that an update on the host ends in, through casts and copies of the master weights that it wrote.
+  std::optional<BufferRef> copied_to(const Block& block, const Op& update) const {
+    std::vector<BufferId> from{block.refs[update.writes.begin].buffer};
+    for (size_t k = static_cast<size_t>(&update - block.ops.data()) + 1; k < block.ops.size(); ++k) {
+      const Op& op = block.ops[k];
+      if (op.reads.count != 1 || op.writes.count != 1) continue;
+      if (std::find(from.begin(), from.end(), block.refs[op.reads.begin].buffer) == from.end()) continue;
+      const BufferRef to = block.refs[op.writes.begin];
+      if (plan_.buffer(to.buffer).role == Role::weight) return to;
+      from.push_back(to.buffer);
+    }
+    return std::nullopt;
+  }
 
   std::vector<Update> updates_of(PartId id) {
     const Part& part = plan_.parts[id.v];
@@ -100,7 +122,10 @@ class Reader {
       for (const Op& op : block.ops) {
         const auto* c = std::get_if<Compute>(&op.body);
         if (!c || (c->kernel != Kernel::adam && c->kernel != Kernel::sgd)) continue;
-        const std::span<const BufferRef> written(block.refs.data() + op.writes.begin, op.writes.count);
+        std::vector<BufferRef> written(block.refs.begin() + op.writes.begin,
+                                       block.refs.begin() + op.writes.begin + op.writes.count);
+        if (op.stream == Stream::host)  // it writes the master weights alone
+          if (const auto weights = copied_to(block, op)) written[0] = *weights;
         const bool layered = plan_.buffer(written[0].buffer).per_layer;
         for (int64_t layer = layered ? 0 : -1; layer < (layered ? part.layers : 0); ++layer) {
           Update u = update_of(part, written, layer);
@@ -124,7 +149,8 @@ class Reader {
                                : Run{{written[i].buffer, b.per_layer ? layer : -1}, 0, b.elements(), {}};
       if (state.base == u.weights.base) continue;
       WT_CHECK(state.count == u.weights.count, "'{}' and its weights", b.name);
-      u.states.emplace_back(b.role, state);
+      const bool copy = b.role == Role::master && first.role == Role::weight && b.dtype == first.dtype;
+      u.states.push_back({copy ? Role::weight : b.role, state, copy});
     }
     return u;
   }

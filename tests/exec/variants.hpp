@@ -70,6 +70,22 @@ inline std::vector<Variant> strategies() {
       {"dp2_distributed", data(DataParallel::distributed_optimizer, false, 0)},
       {"dp2_distributed_overlap", data(DataParallel::distributed_optimizer, true, 5000)},
       {"dp2_zero1", data(DataParallel::zero1, false, 7000)},
+      {"dp2_zero1_offload",
+       [=](JobSpec& j) {
+         data(DataParallel::zero1, false, 7000)(j);
+         j.strategy.offload.optimizer = OffloadDevice::cpu;
+       }},
+      {"dp2_distributed_offload",
+       [=](JobSpec& j) {
+         data(DataParallel::distributed_optimizer, false, 0)(j);
+         j.strategy.offload.optimizer = OffloadDevice::cpu;
+         j.strategy.offload.overlap = true;
+       }},
+      {"pp2_activations",
+       [](JobSpec& j) {
+         cut(j, 1, 2, 1);
+         j.strategy.offload.activation_layers = 1;
+       }},
       {"recompute_full",
        [](JobSpec& j) {
          cut(j, 1, 1, 1);

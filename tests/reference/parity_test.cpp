@@ -125,6 +125,41 @@ const Variant kStrategies[] = {
        j.strategy.virtual_stages = 2;
        j.strategy.overlap_p2p = false;
      }},
+    {"dp2_zero1_offload",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.data_parallel = DataParallel::zero1;
+       j.strategy.bucket_elements = 3000;
+       j.strategy.offload.optimizer = OffloadDevice::cpu;
+     }},
+    {"tp2_pp2_dp2_distributed_offload",
+     [](JobSpec& j) {
+       cut(j, 2, 2, 2);
+       j.strategy.sequence_parallel = true;
+       j.strategy.data_parallel = DataParallel::distributed_optimizer;
+       j.strategy.overlap_grad_reduce = true;
+       j.strategy.bucket_elements = 3000;
+       j.strategy.offload.optimizer = OffloadDevice::cpu;
+       j.strategy.offload.overlap = true;
+     }},
+    {"pp2_interleaved_activations",
+     [](JobSpec& j) {
+       cut(j, 1, 2, 1);
+       j.strategy.schedule = "interleaved";
+       j.strategy.virtual_stages = 2;
+       j.strategy.offload.activation_layers = 1;
+     }},
+    {"dp2_ddp_activations",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.offload.activation_layers = 3;
+     }},
+    {"dp2_ddp_offload_pageable",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.offload.optimizer = OffloadDevice::cpu;
+       j.strategy.offload.pinned = false;
+     }},
     {"dp2_ddp",
      [](JobSpec& j) {
        cut(j, 1, 1, 2);

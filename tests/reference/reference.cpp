@@ -311,8 +311,12 @@ void Reference::execute(Rank& r, const Task& t) {
     for (uint32_t i = 0; i < o.writes.count; ++i) {
       const BufferRef& ref = t.block->refs[o.writes.begin + i];
       const Role role = plan_.buffer(ref.buffer).role;
-      if (role != Role::tokens && role != Role::labels) throw Fault(where(r, t) + ": copies what it does not know");
-      fill_tokens(r, t, ref, writes[i]);
+      if (role == Role::tokens || role == Role::labels) {
+        fill_tokens(r, t, ref, writes[i]);
+        continue;
+      }
+      if (i >= reads.size() || reads[i].size != writes[i].size) throw Fault(where(r, t) + ": copies another size");
+      for (int64_t k = 0; k < reads[i].size; ++k) writes[i][k] = reads[i][k];
     }
     return;
   }

@@ -40,6 +40,11 @@ inline void small_buckets(JobSpec& j) {  // two layers of the gpt; one of its mo
   j.strategy.zero = {300, 40, 4000, 0};
 }
 
+inline void offload(JobSpec& j, OffloadDevice optimizer, OffloadDevice parameters) {
+  j.strategy.offload.optimizer = optimizer;
+  j.strategy.offload.parameters = parameters;
+}
+
 inline const Sharded kSharded[] = {
     {"fsdp_full", DataParallel::fsdp, 4},
     {"fsdp_forward_prefetch", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.fsdp.forward_prefetch = true; }},
@@ -218,6 +223,81 @@ inline const Sharded kSharded[] = {
        tensor(j, 2);
        small_buckets(j);
        j.strategy.recompute.kind = RecomputeKind::full;
+     }},
+    {"zero3_secondary_shard", DataParallel::zero3, 4, [](JobSpec& j) { j.strategy.zero.secondary_shard = 2; }},
+    {"zero3_zeropp", DataParallel::zero3, 8,
+     [](JobSpec& j) {
+       small_buckets(j);
+       j.strategy.zero.secondary_shard = 4;
+       j.strategy.zero.quantized_weights = true;
+     }},
+    {"fsdp_activations", DataParallel::fsdp, 2, [](JobSpec& j) { j.strategy.offload.activation_layers = 2; }},
+    {"zero3_activations", DataParallel::zero3, 2,
+     [](JobSpec& j) {
+       small_buckets(j);
+       j.strategy.offload.activation_layers = 4;
+     }},
+    {"fsdp2_activations_recompute", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       j.strategy.offload.activation_layers = 1;
+       j.strategy.offload.pinned = false;
+       j.strategy.recompute.kind = RecomputeKind::full;
+     }},
+    {"zero2_offload", DataParallel::zero2, 2, [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::none); }},
+    {"zero2_offload_tp2_one_micro_batch", DataParallel::zero2, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       j.training.micro_batch = 8;
+       offload(j, OffloadDevice::cpu, OffloadDevice::none);
+     }},
+    {"zero2_offload_alone", DataParallel::zero2, 1,
+     [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::none); }},
+    {"zero3_offload_optimizer", DataParallel::zero3, 2,
+     [](JobSpec& j) {
+       small_buckets(j);
+       offload(j, OffloadDevice::cpu, OffloadDevice::none);
+       j.strategy.offload.overlap = true;
+     }},
+    {"zero3_offload_pageable", DataParallel::zero3, 4,
+     [](JobSpec& j) {
+       offload(j, OffloadDevice::cpu, OffloadDevice::cpu);
+       j.strategy.offload.pinned = false;
+     }},
+    {"zero3_offload_alone", DataParallel::zero3, 1,
+     [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::cpu); }},
+    {"zero3_offload_tp2_recompute", DataParallel::zero3, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       small_buckets(j);
+       offload(j, OffloadDevice::cpu, OffloadDevice::cpu);
+       j.strategy.recompute.kind = RecomputeKind::full;
+     }},
+    {"fsdp_offload", DataParallel::fsdp, 2, [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::cpu); }},
+    {"fsdp_offload_alone", DataParallel::fsdp, 1,
+     [](JobSpec& j) { offload(j, OffloadDevice::cpu, OffloadDevice::cpu); }},
+    {"fsdp2_offload_tp2", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       tensor(j, 2);
+       offload(j, OffloadDevice::cpu, OffloadDevice::cpu);
+     }},
+    {"fsdp2_offload_hybrid_pageable", DataParallel::fsdp2, 4,
+     [](JobSpec& j) {
+       j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
+       j.strategy.fsdp.shard_size = 2;
+       offload(j, OffloadDevice::cpu, OffloadDevice::cpu);
+       j.strategy.offload.pinned = false;
+     }},
+};
+
+/// On files, which no executor uses.
+inline const Sharded kOnFiles[] = {
+    {"zero3_nvme_optimizer", DataParallel::zero3, 2,
+     [](JobSpec& j) { offload(j, OffloadDevice::nvme, OffloadDevice::none); }},
+    {"zero3_nvme_all", DataParallel::zero3, 2,
+     [](JobSpec& j) {
+       small_buckets(j);
+       offload(j, OffloadDevice::nvme, OffloadDevice::nvme);
+       j.strategy.offload.overlap = true;
      }},
 };
 

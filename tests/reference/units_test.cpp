@@ -61,6 +61,7 @@ TEST_P(Units, TrainLikeOneRank) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(OnFiles, Units, testing::ValuesIn(kOnFiles), [](const auto& c) { return c.param.name; });
 INSTANTIATE_TEST_SUITE_P(Kinds, Units, testing::ValuesIn(kSharded), [](const auto& c) { return c.param.name; });
 
 }  // namespace

@@ -55,10 +55,10 @@ int64_t step(const JobSpec& j, const FakePricing& pricing) {
 TEST(UnitsSimulated, FoldedAndSummarisedAreEqual) {
   for (const DataParallel kind : {DataParallel::fsdp, DataParallel::fsdp2, DataParallel::zero2, DataParallel::zero3})
     for (const int64_t tensor : {1, 2})
-      for (int variant = 0; variant < 5; ++variant) {
+      for (int variant = 0; variant < 8; ++variant) {
         JobSpec j = job(kind, tensor);
         const bool torch = kind == DataParallel::fsdp || kind == DataParallel::fsdp2;
-        if (torch && variant >= 1) {
+        if (torch && variant >= 1 && variant < 5) {
           j.strategy.fsdp.sharding = ShardingKind::hybrid_shard;
           j.strategy.fsdp.backward_prefetch = variant == 2 ? BackwardPrefetch::none : BackwardPrefetch::pre;
           j.strategy.fsdp.no_sync = variant == 3;
@@ -67,6 +67,12 @@ TEST(UnitsSimulated, FoldedAndSummarisedAreEqual) {
         if (!torch) j.strategy.bucket_elements = 60000 * variant;
         if (kind == DataParallel::zero2) j.strategy.overlap_grad_reduce = variant % 2;
         if (variant == 2) j.strategy.recompute.kind = RecomputeKind::full;
+        if (variant == 5) j.strategy.offload.activation_layers = 3;
+        if (variant >= 6) {
+          j.strategy.offload.optimizer = OffloadDevice::cpu;
+          if (kind != DataParallel::zero2) j.strategy.offload.parameters = OffloadDevice::cpu;
+          j.strategy.offload.pinned = variant == 6;
+        }
         FakePricing pricing;
         pricing.collective_latency = 30000;
         pricing.issue = variant * 900;
@@ -83,6 +89,23 @@ TEST(UnitsSimulated, FoldedAndSummarisedAreEqual) {
         EXPECT_LT(folded.value().distinct_ranks, 8u);
         EXPECT_EQ(all.value().distinct_ranks, 8u);
       }
+}
+
+TEST(UnitsSimulated, BucketsOnTheHostAreEqualToo) {
+  for (const DataParallel kind : {DataParallel::zero1, DataParallel::distributed_optimizer, DataParallel::ddp}) {
+    JobSpec j = job(kind);
+    j.strategy.offload.optimizer = OffloadDevice::cpu;
+    j.strategy.offload.overlap = kind == DataParallel::distributed_optimizer;
+    j.strategy.offload.activation_layers = 2;
+    FakePricing pricing;
+    pricing.issue = 900;
+    const auto folded = run(j, pricing, false, false), all = run(j, pricing, true, false),
+               slow = run(j, pricing, false, true);
+    ASSERT_TRUE(folded.ok()) << to_text(folded.errors());
+    ASSERT_TRUE(all.ok() && slow.ok());
+    EXPECT_EQ(folded.value().step_time, all.value().step_time);
+    EXPECT_EQ(folded.value().step_time, slow.value().step_time);
+  }
 }
 
 /// Kernels cost nothing for the host here, so what shows is the order of the wire.

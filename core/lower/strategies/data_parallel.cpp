@@ -259,14 +259,27 @@ void make_buckets(Context& c, ChunkPart& part) {
       k.weight_shard = k.weight;
       k.gradient_shard = k.gradient;
     }
-    if (c.training().master_weights && c.act != DType::f32) k.master = make("master", Role::master, DType::f32, shard);
+    const bool on_host = updates_on_host(c.strategy());
+    if (on_host || (c.training().master_weights && c.act != DType::f32))
+      k.master = make("master", Role::master, DType::f32, shard);
     if (c.training().optimizer == OptimizerKind::adam) {
       k.moment1 = make("moment1", Role::moment1, c.training().moment_dtype, shard);
       k.moment2 = make("moment2", Role::moment2, c.training().moment_dtype, shard);
     }
+    if (on_host) {
+      for (const BufferId id : {k.master, k.moment1, k.moment2})
+        if (id.valid()) c.plan.buffers[id.v].space = state_space(c.strategy());
+      // DeepSpeed sends gradients to the host in fp32 and brings fp32 weights back (facts DS-8).
+      const bool wide = c.strategy().data_parallel == DataParallel::zero1;
+      k.host.gradient = make("host_grads", Role::gradient, wide ? DType::f32 : c.grad, shard);
+      k.host.weight = make("host_weights", Role::copy, c.act, shard, false, Scope::invocation);
+      for (const BufferId id : {k.host.gradient, k.host.weight}) c.plan.buffers[id.v].space = host_space(c.strategy());
+      if (wide && (c.act != DType::f32 || c.grad != DType::f32))
+        k.host.wide = make("main_grads", Role::gradient, DType::f32, shard, false, Scope::invocation);
+    }
     // 16-bit gradients become fp32 for the update, all that the rank owns at once: Megatron drops the copy when it zeroes
     // gradients for the next step (zero_grad with set_to_none), DeepSpeed after the update.
-    if (k.master.valid() && c.grad != DType::f32) {
+    if (k.master.valid() && c.grad != DType::f32 && !on_host) {
       const bool at_once = c.strategy().data_parallel != DataParallel::ddp;
       k.main_gradient = make("main_grads", Role::gradient, DType::f32, shard, at_once, Scope::invocation);
       if (at_once && copies == GradientCopies::flat)
@@ -274,7 +287,7 @@ void make_buckets(Context& c, ChunkPart& part) {
       if (copies == GradientCopies::flat_step)
         k.list_step = make("main_grads_list", Role::transient, DType::f32, shard, true, Scope::invocation);
     }
-    if (k.master.valid() && c.strategy().data_parallel == DataParallel::zero1)
+    if (k.master.valid() && c.strategy().data_parallel == DataParallel::zero1 && !on_host)
       k.clone = make("weights_clone", Role::copy, c.act, shard, true, Scope::invocation);
     if (copies == GradientCopies::narrow && c.act != DType::f32)
       k.narrow = make("grads_narrow", Role::bucket, c.act, k.elements, true, Scope::invocation);

@@ -114,6 +114,20 @@ void norm_block(Context& c, ChunkPart& part, const std::string& name) {
   part.sum_squares = c.add_block(b.finish());
 }
 
+/// Optimizer state that lies outside the device (strategies/offload.cpp).
+void host_update_block(Context& c, ChunkPart& part, const std::string& name) {
+  BlockBuilder b(c.plan, "update " + name, part.id, BlockBuilder::Lifetimes::forward);
+  b.segment(-1);
+  b.op("gradients ready", Phase::optimizer, Stream::compute, plan::Join{}, {}, {},
+       {tail(Stream::data), tail(Stream::tensor)});
+  std::vector<HostUpdate> all;
+  for (const auto& k : part.buckets)
+    all.push_back({ref(k.gradient_shard), ref(k.weight_shard), k.master, k.moment1, k.moment2, &k.host});
+  update_on_host(b, c, all);
+  b.op("weights back", Phase::optimizer, Stream::compute, plan::Join{}, {}, {}, {tail(Stream::copy_in)});
+  part.update = c.add_block(b.finish());
+}
+
 void update_block(Context& c, ChunkPart& part, const std::string& name) {
   BlockBuilder b(c.plan, "update " + name, part.id, BlockBuilder::Lifetimes::forward);
   b.segment(-1);
@@ -229,7 +243,7 @@ void optimizer_blocks(Context& c, ChunkPart& part) {
   }
   tail_block(c, part, name);
   norm_block(c, part, name);
-  update_block(c, part, name);
+  updates_on_host(c.strategy()) ? host_update_block(c, part, name) : update_block(c, part, name);
   if (!part.split_buckets || !overlaps_gather(c.strategy())) {
     BlockBuilder b(c.plan, "gather " + name, part.id, Lifetimes::other);
     b.segment(-1);
@@ -252,6 +266,7 @@ RankBlocks rank_blocks(Context& c) {
     b.reserve_here(ref(c.edge.loss));
     if (clipped) b.reserve_here(ref(c.grad_norm));
     if (clipped && c.expert_grad_norm.valid()) b.reserve_here(ref(c.expert_grad_norm));
+    if (c.host_norm.valid()) b.reserve_here(ref(c.host_norm));
     if (scaled) b.reserve_here(ref(c.overflow));
     out.setup = c.add_block(b.finish());
   }
@@ -264,6 +279,10 @@ RankBlocks rank_blocks(Context& c) {
     if (clipped && c.expert_grad_norm.valid())
       b.compute("zero expert norm", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {},
                 {ref(c.expert_grad_norm)});
+    if (norm_on_host(c.strategy()) && c.host_norm.valid()) {
+      const BufferRef norm[] = {ref(c.host_norm)};
+      host_kernel(b, "zero norm", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {}, norm, {});
+    }
     if (scaled)
       b.compute("zero overflow", Phase::optimizer, flat(Kernel::fill_zero, DType::f32, 1, 0, 4, 0), {},
                 {ref(c.overflow)});
@@ -274,6 +293,13 @@ RankBlocks rank_blocks(Context& c) {
     b.segment(-1);
     const GroupId group = c.norm;
     const int64_t members = plan::group_size(c.plan.mesh, c.plan.group(group));
+    if (updates_on_host(c.strategy())) b.before_next_compute(tail(Stream::replica));  // where units sum squares
+    if (norm_on_host(c.strategy()) && c.host_norm.valid()) {
+      const Wait summed[] = {tail(Stream::host), tail(Stream::compute)};
+      const uint32_t op = host_copy(b, c, "norm to device", Phase::optimizer, Stream::copy_in, ref(c.host_norm),
+                                    ref(c.grad_norm), summed);
+      b.op("norm on device", Phase::optimizer, Stream::compute, plan::Join{}, {}, {}, {{Wait::Kind::op, op}});
+    }
     if (scaled && members > 1)  // did any rank see an infinity? then the step is skipped everywhere
       b.op("overflow all-reduce", Phase::optimizer, Stream::data,
            plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, group, 4},
@@ -291,6 +317,7 @@ RankBlocks rank_blocks(Context& c) {
     }
     if (clipped || scaled)  // the host reads the norm before it issues the update
       b.op("norm to host", Phase::optimizer, Stream::compute, plan::HostWait{}, {}, {}, {tail(Stream::data)});
+    if (c.host_norm.valid()) norm_to_host(b, c);
     out.norm = c.add_block(b.finish());
   }
   return out;

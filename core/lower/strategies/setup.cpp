@@ -99,7 +99,16 @@ void setup_blocks(Context& c, ChunkPart& part) {
       if (k.low_gradient.valid()) zero(b, "low gradients", Phase::model, k.low_gradient);
     }
   });
+  const bool on_host = updates_on_host(c.strategy());
   part.master = block("master weights", [&](BlockBuilder& b) {
+    if (on_host) {
+      for (const auto& k : part.buckets) master_on_host(b, c, ref(k.weight_shard), k.master, k.host);
+      for (const auto& k : part.buckets) {
+        b.op("gradients on host", Phase::optimizer_state, Stream::compute, plan::Join{}, {}, {});
+        b.reserve_here(ref(k.host.gradient));
+      }
+      return;
+    }
     for (const auto& k : part.buckets)
       if (k.clone.valid()) {
         const int64_t bytes = c.plan.buffer(k.clone).bytes().n;
@@ -130,6 +139,11 @@ void setup_blocks(Context& c, ChunkPart& part) {
       b.reserve_here(ref(part.first_step));
     }
     for (const auto& k : part.buckets) {
+      if (on_host) {
+        if (k.moment1.valid()) moment_on_host(b, c, k.moment1, "moment 1");
+        if (k.moment2.valid()) moment_on_host(b, c, k.moment2, "moment 2");
+        continue;
+      }
       if (k.moment1.valid()) zero(b, "moment 1", Phase::optimizer_state, k.moment1);
       if (k.moment2.valid()) zero(b, "moment 2", Phase::optimizer_state, k.moment2);
     }

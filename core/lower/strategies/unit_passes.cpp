@@ -177,15 +177,33 @@ struct UnitHooks::State {
       if (f.resident) continue;
       b.keep_out(f.weights);
       BufferRef have = ref(from_near ? f.near : f.shard, offset);
+      if (!from_near && f.host.staged.valid()) {
+        have = bring_in(b, f, offset, have, ref(f.host.staged, offset), waits, last);
+      } else if (c.plan.buffer(have.buffer).space != plan::Space::device) {  // nobody to gather from
+        bring_in(b, f, offset, have, ref(f.weights, offset), waits, last);
+        b.reserve_here(ref(f.weights, offset));
+        continue;
+      }
       if (!from_near && dtype_of(c, have) != c.act) {
         const BufferRef narrow = ref(f.low.valid() ? f.low : f.weights, offset);
-        last = b.beside("cast shard", phase(), Stream::copy_in, move(c, have, narrow), Refs{have}, Refs{narrow}, waits);
+        std::vector<Wait> here = waits;
+        if (last) here.push_back(of_op(*last));
+        last = b.beside("cast shard", phase(), Stream::copy_in, move(c, have, narrow), Refs{have}, Refs{narrow}, here);
         if (!f.low.valid()) b.reserve_here(narrow);
         have = narrow;
       }
       if (!cut) continue;
+      if (f.narrow.valid()) {
+        const BufferRef eight = ref(from_near ? f.near_narrow : f.narrow, offset);
+        std::vector<Wait> here = waits;
+        if (last) here.push_back(of_op(*last));
+        last =
+            b.beside("weights to 8 bits", phase(), Stream::data, move(c, have, eight), Refs{have}, Refs{eight}, here);
+        if (from_near) drop_near(b, f, offset);
+        have = eight;
+      }
       from.push_back(have);
-      to.push_back(ref(f.gathered.valid() ? f.gathered : f.weights, offset));
+      to.push_back(ref(f.narrow.valid() ? f.narrow_gathered : f.gathered.valid() ? f.gathered : f.weights, offset));
     }
     if (!from.empty()) {
       if (last) waits.push_back(of_op(*last));
@@ -193,22 +211,28 @@ struct UnitHooks::State {
         const Wait device[] = {tail(Stream::compute), tail(Stream::data)};
         b.beside("synchronize", phase(), Stream::copy_in, plan::HostWait{}, {}, {}, device);
       }
-      last = b.beside(
-          from_near ? "near all-gather" : "dp all-gather", phase(), Stream::data,
-          Collective{CollectiveKind::all_gather, Reduction::sum, c.act, from_near ? c.near : c.shard, bytes_of(c, to)},
-          from, to, waits);
+      last = b.beside(from_near ? "near all-gather" : "dp all-gather", phase(), Stream::data,
+                      Collective{CollectiveKind::all_gather, Reduction::sum, dtype_of(c, from.front()),
+                                 from_near ? c.near : c.shard, bytes_of(c, to)},
+                      from, to, waits);
       for (const Flat& f : u.flats) {
         if (f.resident) continue;
         if (f.gathered.valid()) b.keep_out(f.gathered);
-        b.reserve_here(ref(f.gathered.valid() ? f.gathered : f.weights, offset));
-        if (from_near) {
-          b.keep_out(f.near);
-          b.release_here(ref(f.near, offset));
-        }
+        if (!f.narrow.valid()) b.reserve_here(ref(f.gathered.valid() ? f.gathered : f.weights, offset));
+        if (from_near && !f.narrow.valid()) drop_near(b, f, offset);
       }
       if (zero3) {  // on the stream of the gathers
-        const Wait after[] = {of_op(*last)};
         for (const Flat& f : u.flats) {
+          if (f.narrow.valid()) {
+            const BufferRef eight = ref(f.narrow_gathered, offset),
+                            whole = ref(f.gathered.valid() ? f.gathered : f.weights, offset);
+            const Wait gathered[] = {of_op(*last)};
+            last = b.beside("weights from 8 bits", phase(), Stream::data, move(c, eight, whole), Refs{eight},
+                            Refs{whole}, gathered);
+            b.keep_out(whole.buffer);
+            b.reserve_here(whole);
+          }
+          const Wait after[] = {of_op(*last)};
           if (f.gathered.valid()) {
             last = copy_out(b, f, offset, after, true);
           } else if (takes_lists() && !f.resident) {
@@ -222,6 +246,25 @@ struct UnitHooks::State {
     }
     WT_CHECK(last.has_value(), "unit '{}' has nothing to gather", u.name);
     return *last;
+  }
+
+  /// What the forward kept of a gathered unit for this gather is not needed any more.
+  static void drop_near(BlockBuilder& b, const Flat& f, int offset) {
+    b.keep_out(f.near);
+    b.release_here(ref(f.near, offset));
+  }
+
+  /// The shard from host memory, or from a file through it.
+  BufferRef bring_in(BlockBuilder& b, const Flat& f, int offset, BufferRef from, BufferRef to,
+                     std::span<const Wait> waits, std::optional<uint32_t>& last) {
+    std::vector<Wait> there(waits.begin(), waits.end());
+    if (f.host.swapped.valid()) {
+      const BufferRef swapped = ref(f.host.swapped, offset);
+      there.push_back(of_op(host_copy(b, c, "read shard", phase(), Stream::host, from, swapped, waits)));
+      from = swapped;
+    }
+    last = host_copy(b, c, "shard to device", phase(), Stream::copy_in, from, to, there);
+    return to;
   }
 
   /// A copy between a flat buffer and the tensors of a list, one kernel for each rank (ZeroSpec::list_collectives).
@@ -539,6 +582,18 @@ struct UnitHooks::State {
              received, received);
     for (size_t i = 0; i < pieces.size(); ++i) {
       const Flat& f = *pieces[i].f;
+      if (updates_on_host(c.strategy())) {
+        BufferRef piece = received[i];
+        if (zero2 && cut) {
+          const BufferRef own = ref(f.reduced, pieces[i].offset);
+          Compute slice = move(c, Kernel::copy, {own}, own);
+          slice.group = c.shard;
+          follow("own part", slice, {piece}, {own});
+          piece = own;
+        }
+        send_to_host(b, f, pieces[i].offset, piece, then);
+        continue;
+      }
       const BufferRef sum = ref(f.shard_gradient, pieces[i].offset);
       if (received[i] == sum) continue;
       BufferRef piece = received[i];
@@ -565,11 +620,61 @@ struct UnitHooks::State {
     }
   }
 
+  /// What is left of a micro-batch's gradient goes to the host, on the stream of the reduction as all frameworks do it
+  /// (facts DS-8, DS-13, FS1-9, FS2-8). DeepSpeed brings the sum so far back to the device to add; FSDP adds on the host.
+  void send_to_host(BlockBuilder& b, const Flat& f, int offset, BufferRef piece, std::vector<Wait>& then) {
+    auto work = [&](const char* name, Compute op, const Refs& reads, const Refs& writes) {
+      then = {of_op(b.beside(name, Phase::reduce, Stream::replica, std::move(op), reads, writes, then))};
+    };
+    auto copy = [&](const char* name, BufferRef from, BufferRef to) {
+      then = {of_op(host_copy(b, c, name, Phase::reduce, Stream::replica, from, to, then))};
+    };
+    auto widen = [&] {
+      if (!f.host.wide.valid() || dtype_of(c, piece) == dtype_of(c, ref(f.host.gradient))) return;
+      const BufferRef wide = ref(f.host.wide, offset);
+      work("gradients to fp32", move(c, piece, wide), {piece}, {wide});
+      piece = wide;
+    };
+    const BufferRef target = ref(f.host.gradient, offset);
+    if (torch) {
+      widen();
+      if (pass.first) return copy("gradients to host", piece, target);
+      const BufferRef incoming = ref(f.host.incoming, offset);
+      copy("gradients to host", piece, incoming);
+      const BufferRef reads[] = {target, incoming}, writes[] = {target};
+      const uint32_t op = host_kernel(b, "add on host", Phase::reduce,
+                                      move(c, Kernel::add, {target, incoming}, target, 1), reads, writes, then);
+      then = {of_op(op)};
+      return;
+    }
+    const BufferRef sum = f.host.sum.valid() ? ref(f.host.sum, offset) : target;
+    if (!pass.first) {
+      const BufferRef before = ref(f.host.before, offset);
+      copy("sums to device", sum, before);
+      work("add gradients", move(c, Kernel::add, {before, piece}, before, 1), {before, piece}, {before});
+      piece = before;
+    }
+    if (!pass.last) return copy("gradients to host", piece, sum);
+    if (c.training().gradient_clipping > 0) {
+      Compute op = flat(Kernel::square_sum, dtype_of(c, piece), c.plan.buffer(piece.buffer).elements(),
+                        bytes_of(c, piece), 4, 2);
+      Refs reads{piece};
+      if (f.tensor_duplicate) {
+        op.group = c.tp;
+        reads.push_back(piece);
+      }
+      work("gradient norm", op, reads, {ref(c.grad_norm)});
+    }
+    widen();
+    copy("gradients to host", piece, target);
+  }
+
   void reduce_layers(BlockBuilder& b, const LayerPlace& at) {
     offsets.push_back(at.offset);
-    if (at.item + 1 < at.items) return;
+    if ((at.item + 1) % group != 0 && at.item + 1 < at.items) return;  // other hooks may lengthen an iteration
     const bool again = at.times > 1 && pass.reduces && c.n.dp > 1;
     for (const Unit* u : blocks) reduce(b, *u, offsets, again);
+    offsets.clear();
     if (again && reduction_here) b.name_op(kReduced, *reduction_here);
     reduction_next = reduction_here;
   }
@@ -600,8 +705,9 @@ void UnitHooks::begin(BlockBuilder& b) {
     s.ask_first(b, 0);
     return;
   }
-  if (s.cut && !s.whole_blocks)
-    b.beside("forward over", Phase::backward_input, Stream::data, plan::Join{}, {}, {},
+  // Alone, weights come from the host by themselves.
+  if ((s.cut || shard_space(s.c.strategy()) != plan::Space::device) && !s.whole_blocks)
+    b.beside("forward over", Phase::backward_input, s.cut ? Stream::data : Stream::copy_in, plan::Join{}, {}, {},
              std::array{tail(Stream::compute)});
   for (const Unit::Span span : {Unit::Span::root, Unit::Span::head})
     if (const Unit* u = s.of_span(span)) s.open_gradients(b, *u, 0);

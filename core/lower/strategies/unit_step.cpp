@@ -64,9 +64,17 @@ void unit_setup_blocks(Context& c, ChunkPart& part) {
     b.op("load weights", Phase::load, Stream::compute, plan::Join{}, {}, {ref(kept)});
     b.reserve_here(ref(kept));
   });
+  const bool on_host = updates_on_host(c.strategy());
   part.master = block(
       "master weights",
       [&](BlockBuilder& b, const Flat& f) {
+        if (on_host) {
+          b.op("gradients on host", Phase::optimizer_state, Stream::compute, plan::Join{}, {}, {});
+          for (const BufferId id : {f.host.gradient, f.host.sum})
+            if (id.valid()) b.reserve_here(ref(id));
+          if (f.master.valid()) master_on_host(b, c, ref(f.shard), f.master, f.host);
+          return;
+        }
         if (!f.master.valid()) return;
         const plan::Buffer& m = buffer(c, f.master);
         b.compute("master weights", Phase::optimizer_state,
@@ -80,6 +88,10 @@ void unit_setup_blocks(Context& c, ChunkPart& part) {
       [&](BlockBuilder& b, const Flat& f) {
         for (const BufferId id : {f.moment1, f.moment2}) {
           if (!id.valid()) continue;
+          if (on_host) {
+            moment_on_host(b, c, id, id == f.moment1 ? "moment 1" : "moment 2");
+            continue;
+          }
           const plan::Buffer& m = buffer(c, id);
           b.compute(id == f.moment1 ? "moment 1" : "moment 2", Phase::optimizer_state,
                     flat(Kernel::fill_zero, m.dtype, m.elements(), 0, m.bytes().n, 0), {}, {ref(id)});
@@ -96,7 +108,24 @@ void unit_step_blocks(Context& c, ChunkPart& part) {
   auto begin = [&](BlockBuilder& b) {
     for (const Stream s : {Stream::data, Stream::replica, Stream::tensor}) b.before_next_compute(tail(s));
   };
-  if (clipped) {
+  const bool on_host = updates_on_host(c.strategy());
+  if (clipped && on_host && norm_on_host(c.strategy())) {
+    BlockBuilder b(c.plan, "gradient norm " + name, part.id, BlockBuilder::Lifetimes::other);
+    each_flat(b, part, [&](const Flat& f) {
+      const plan::Buffer& g = buffer(c, f.host.gradient);
+      Compute op = flat(Kernel::square_sum, g.dtype, g.elements(), g.bytes().n, 4, 2);
+      Refs reads{ref(f.host.gradient)};
+      if (f.tensor_duplicate) {
+        op.group = c.tp;
+        reads.push_back(ref(f.host.gradient));
+      }
+      const BufferRef sum[] = {ref(c.host_norm)};
+      const Wait there[] = {tail(Stream::replica)};
+      host_kernel(b, "gradient norm on host", Phase::optimizer, op, reads, sum, there);
+    });
+    part.sum_squares = c.add_block(b.finish());
+  }
+  if (clipped && !on_host) {
     BlockBuilder b(c.plan, "gradient norm " + name, part.id, BlockBuilder::Lifetimes::other);
     begin(b);
     each_flat(b, part, [&](const Flat& f) {
@@ -113,7 +142,18 @@ void unit_step_blocks(Context& c, ChunkPart& part) {
     });
     part.sum_squares = c.add_block(b.finish());
   }
-  {
+  if (on_host) {
+    BlockBuilder b(c.plan, "update " + name, part.id, BlockBuilder::Lifetimes::other);
+    each_flat(b, part, [&](const Flat& f) {
+      HostUpdate u{{}, {}, trained(f), f.moment1, f.moment2, &f.host};
+      if (f.master.valid()) u.weights = ref(f.shard);
+      update_on_host(b, c, {&u, 1});
+    });
+    b.segment(-1);
+    b.op("weights back", Phase::optimizer, Stream::compute, plan::Join{}, {}, {},
+         {tail(Stream::copy_in), tail(Stream::copy_out)});
+    part.update = c.add_block(b.finish());
+  } else {
     BlockBuilder b(c.plan, "update " + name, part.id, BlockBuilder::Lifetimes::other);
     begin(b);
     // DeepSpeed widens all that the rank owns before it updates any of it: 18 bytes a parameter of the part, as its own

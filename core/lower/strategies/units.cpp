@@ -36,6 +36,7 @@ ShardSizes shard_sizes(const JobSpec& job, int64_t data) {
   ShardSizes out;
   if (!has_units(s)) return out;
   out.shard = data;
+  if (s.data_parallel == DataParallel::zero3) out.near = s.zero.secondary_shard;
   if (!is_fsdp(s)) return out;
   switch (s.fsdp.sharding) {
     case ShardingKind::full_shard:
@@ -248,7 +249,8 @@ class Maker {
     const bool cut = sizes_.shard > 1;
     const DType kept = f.frozen ? c_.act : kept_dtype(c_), wire = wire_dtype(c_);
     const bool adam = t.optimizer == OptimizerKind::adam;
-    if (fsdp && !cut && kept == c_.act) f.resident = true;
+    const bool on_host = updates_on_host(s);
+    if (fsdp && !cut && kept == c_.act && !on_host) f.resident = true;
 
     if (f.resident) {
       f.weights = make(u, f, "weights", Role::weight, c_.act, whole, Scope::persistent, true);
@@ -269,9 +271,18 @@ class Maker {
         f.gathered = make(u, f, "weights_gathered", Role::bucket, c_.act, whole, Scope::invocation, false);
       if (sizes_.near > 1 && u.per_layer())
         f.near = make(u, f, "weights_near", Role::weight, c_.act, whole / sizes_.near, Scope::micro_batch, false);
+      if (cut && s.data_parallel == DataParallel::zero3 && s.zero.quantized_weights) {
+        f.narrow = make(u, f, "shard_8bit", Role::bucket, DType::f8, piece, Scope::invocation, false);
+        if (f.near.valid())
+          f.near_narrow =
+              make(u, f, "near_8bit", Role::bucket, DType::f8, whole / sizes_.near, Scope::invocation, false);
+        f.narrow_gathered = make(u, f, "weights_8bit", Role::bucket, DType::f8, whole, Scope::invocation, false);
+      }
     }
     if (f.frozen) return;
-    if (!fsdp && t.master_weights && c_.act != DType::f32) {
+    // In fp32 the weights on the device are a copy of those that the host updates, unless they are there themselves.
+    const bool copied = on_host && !fsdp && s.offload.parameters == OffloadDevice::none;
+    if (!fsdp && ((t.master_weights && c_.act != DType::f32) || copied)) {
       f.master = make(u, f, "master", Role::master, DType::f32, piece, Scope::persistent, true);
       if (!f.resident) place(u, f.master, f.weights, 0, 0, c_.shard);
     }
@@ -279,6 +290,8 @@ class Maker {
       f.moment1 = make(u, f, "moment1", Role::moment1, t.moment_dtype, piece, Scope::persistent, true);
       f.moment2 = make(u, f, "moment2", Role::moment2, t.moment_dtype, piece, Scope::persistent, true);
     }
+
+    if (!f.resident && shard_space(s) != plan::Space::device) move_shard(u, f, kept, piece);
 
     f.gradient = make(u, f, "grads", Role::gradient, c_.grad, whole, Scope::invocation, false);
     if (whole > used_) {
@@ -293,6 +306,7 @@ class Maker {
     if (wire != source || (fsdp2 && cut))
       f.wire = make(u, f, "grads_wire", Role::bucket, wire, whole, Scope::invocation, false);
     const DType sum = fsdp ? kept : wire;
+    if (on_host) return move_update(u, f, sum, piece);
     f.shard_gradient = make(u, f, "grads_shard", Role::gradient, sum, piece, Scope::persistent, false);
     f.direct = cut && wire == sum && !c_.replicas.valid() && s.data_parallel != DataParallel::zero2;
     const bool adds = c_.n.micro_batches > 1 && !f.accumulated.valid();  // several reductions in a step
@@ -300,6 +314,58 @@ class Maker {
       f.reduced = make(u, f, "grads_reduced", Role::bucket, wire, piece, Scope::invocation, false);
     if (f.master.valid() && sum != DType::f32)
       f.main_gradient = make(u, f, "main_grads", Role::gradient, DType::f32, piece, Scope::invocation, false);
+  }
+
+  BufferId on(plan::Space space, BufferId id) {
+    if (id.valid()) c_.plan.buffers[id.v].space = space;
+    return id;
+  }
+
+  /// The shard lies on the host or in a file and comes to the device for each gather.
+  void move_shard(const Unit& u, Flat& f, DType kept, int64_t piece) {
+    const StrategySpec& s = c_.strategy();
+    on(shard_space(s), f.shard);
+    if (sizes_.shard > 1 || kept != c_.act)
+      f.host.staged = make(u, f, "shard_staged", Role::bucket, kept, piece, Scope::invocation, false);
+    if (shard_space(s) == plan::Space::nvme)
+      f.host.swapped =
+          on(host_space(s), make(u, f, "shard_swapped", Role::copy, kept, piece, Scope::invocation, false));
+  }
+
+  /// What strategies/offload.cpp and the reduction need of a flat whose update runs on the host. `sum`: the dtype in which
+  /// gradients of micro-batches add up: FSDP adds on the host in that of the shard, DeepSpeed on the device in that of the
+  /// wire and sends the host fp32 in the end.
+  void move_update(const Unit& u, Flat& f, DType sum, int64_t piece) {
+    const StrategySpec& s = c_.strategy();
+    const bool fsdp = is_fsdp(s), several = c_.n.micro_batches > 1;
+    const plan::Space host = host_space(s);
+    const DType wire = wire_dtype(c_);
+    for (BufferId* state : {&f.master, &f.moment1, &f.moment2}) on(state_space(s), *state);
+    if (state_space(s) == plan::Space::nvme) {
+      const DType trained = f.master.valid() ? DType::f32 : c_.plan.buffer(f.shard).dtype;
+      const DType moment = c_.training().moment_dtype;
+      auto swap = [&](const char* what, DType dtype) {
+        return on(host, make(u, f, what, Role::copy, dtype, piece, Scope::invocation, false));
+      };
+      if (f.master.valid()) f.host.master = swap("master_swapped", trained);
+      if (f.moment1.valid()) f.host.moment1 = swap("moment1_swapped", moment);
+      if (f.moment2.valid()) f.host.moment2 = swap("moment2_swapped", moment);
+    }
+    f.reduced = make(u, f, "grads_reduced", Role::bucket, wire, piece, Scope::invocation, false);
+    const DType sent = fsdp ? sum : DType::f32;
+    f.host.gradient = on(host, make(u, f, "host_grads", Role::gradient, sent, piece, Scope::persistent, true));
+    if (fsdp && several)
+      f.host.incoming = on(host, make(u, f, "host_grads_incoming", Role::copy, sent, piece, Scope::invocation, false));
+    if (!fsdp && several) {
+      f.host.before = make(u, f, "grads_before", Role::bucket, wire, piece, Scope::invocation, false);
+      if (wire != sent)
+        f.host.sum = on(host, make(u, f, "host_sums", Role::gradient, wire, piece, Scope::persistent, true));
+    }
+    const bool brings_wide = s.data_parallel == DataParallel::zero2 && c_.act != DType::f32;
+    if (wire != sent || brings_wide)
+      f.host.wide = make(u, f, "main_grads", Role::gradient, sent, piece, Scope::invocation, false);
+    if (!fsdp && c_.act != DType::f32)
+      f.host.weight = on(host, make(u, f, "host_weights", Role::copy, c_.act, piece, Scope::invocation, false));
   }
 
   void views(const Unit& u, const Flat& f) {
@@ -344,7 +410,9 @@ void make_start_up_copies(Context& c, ChunkPart& part) {
 void make_units(Context& c, ChunkPart& part) {
   Maker maker(c, part);
   for (const Draft& d : drafts(c, part)) maker.make(d);
-  if (c.strategy().data_parallel == DataParallel::zero2) make_start_up_copies(c, part);
+  // With offload the copies are the host's, before its buffers are pinned.
+  if (c.strategy().data_parallel == DataParallel::zero2 && !updates_on_host(c.strategy()))
+    make_start_up_copies(c, part);
 }
 
 }  // namespace wt::lower

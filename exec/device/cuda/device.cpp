@@ -162,6 +162,9 @@ void CudaDevice::under_ticket(std::string_view op, plan::Stream stream, Ticket t
 void CudaDevice::launch(const Launch& launch, plan::Stream stream, Ticket ticket) {
   under_ticket(launch.op, stream, ticket, [&](cudaStream_t s) -> Fault {
     if (launch.compute == nullptr) return std::nullopt;
+    if (stream == plan::Stream::host)
+      return Diagnostic{std::string(plan::to_text(launch.compute->kernel)), "work of the host beside a CUDA device",
+                        "offload of optimizer state runs on CPU ranks only"};
     if (Status fits = check_operands(*launch.compute, launch.reads, launch.writes, launch.context); !fits) {
       std::string text = to_text(fits.errors());
       while (text.ends_with('\n')) text.pop_back();
