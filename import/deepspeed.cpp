@@ -108,9 +108,22 @@ void read_offload(Keys& zero, std::string_view key, int64_t stage) {
             "DeepSpeed offloads a part of the optimizer at stage 3 only; legal: 1.0");
   else if (ratio && *ratio < 1)
     d.take(section->at("ratio"), section->said("ratio"), "strategy.offload.optimizer_ratio", fmt::format("{}", *ratio));
-  section->ignore_all({"pin_memory", "nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline",
-                       "pipeline_read", "pipeline_write", "fast_init", "super_offload", "cpuadam_cores_perc"},
-                      "a detail of offload, which the plan does not have yet");
+  if (const auto pinned = section->flag("pin_memory")) {
+    if (device == "none")
+      d.ignore(section->at("pin_memory"), section->said("pin_memory"), "no offload");
+    else
+      d.take(section->at("pin_memory"), section->said("pin_memory"), "strategy.offload.pinned",
+             *pinned ? "true" : "false");
+  }
+  const char* const pipelined = "pipeline_write";
+  if (section->flag(pipelined).value_or(false))
+    d.take(section->at(pipelined), "true", "strategy.offload.overlap", "true",
+           "files are written beside the next update");
+  section->not_carried_if_on("pipeline_read", "files are planned as read when their update needs them");
+  section->not_carried_if_on("super_offload", "SuperOffload's asynchronous update is not built yet");
+  section->ignore_all(
+      {"nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline", "fast_init", "cpuadam_cores_perc"},
+      "the plan has one buffer for each module that is moved; cores and drives are the cluster's");
   section->finish("DeepSpeed");
 }
 
@@ -184,17 +197,30 @@ void read_zero(Keys& root) {
   read_zero_3(*zero, stage);
   read_offload(*zero, "offload_optimizer", stage);
   read_offload(*zero, "offload_param", stage);
-  for (const char* key : {"cpu_offload", "cpu_offload_params", "cpu_offload_use_pin_memory"})
-    zero->not_carried_if_on(key, "the old name of offload_optimizer or offload_param; offload is not built yet");
+  for (const auto& [key, to] :
+       {std::pair{"cpu_offload", "strategy.offload.optimizer"}, {"cpu_offload_params", "strategy.offload.parameters"}})
+    if (zero->flag(key).value_or(false))
+      d.take(zero->at(key), "true", to, "cpu", "the old name of offload_optimizer and offload_param");
+  if (const auto pinned = zero->flag("cpu_offload_use_pin_memory"))
+    d.take(zero->at("cpu_offload_use_pin_memory"), zero->said("cpu_offload_use_pin_memory"), "strategy.offload.pinned",
+           *pinned ? "true" : "false");
   if (const auto n = zero->integer("zero_hpz_partition_size")) {
-    if (*n > 1)
-      d.not_carried(zero->at("zero_hpz_partition_size"), zero->said("zero_hpz_partition_size"),
-                    "ZeRO++ secondary shards are not built yet");
+    if (*n > 1 && stage == 3)
+      d.take(zero->at("zero_hpz_partition_size"), zero->said("zero_hpz_partition_size"),
+             "strategy.zero.secondary_shard", *n, "ZeRO++ (hpZ)");
+    else if (*n > 1)
+      d.ignore(zero->at("zero_hpz_partition_size"), zero->said("zero_hpz_partition_size"), "of stage 3 only");
     else
       d.ignore(zero->at("zero_hpz_partition_size"), zero->said("zero_hpz_partition_size"), "off");
   }
-  for (const char* key : {"zero_quantized_weights", "zero_quantized_gradients", "zero_quantized_nontrainable_weights",
-                          "zeropp_loco_param", "mics_hierarchical_params_gather"})
+  if (zero->flag("zero_quantized_weights").value_or(false)) {
+    if (stage == 3)
+      d.take(zero->at("zero_quantized_weights"), "true", "strategy.zero.quantized_weights", "true", "ZeRO++ (qwZ)");
+    else
+      d.ignore(zero->at("zero_quantized_weights"), "true", "of stage 3 only");
+  }
+  for (const char* key : {"zero_quantized_gradients", "zero_quantized_nontrainable_weights", "zeropp_loco_param",
+                          "mics_hierarchical_params_gather"})
     zero->not_carried_if_on(key, "quantised collectives of ZeRO++ and MiCS are not built yet");
   if (const auto n = zero->integer("mics_shard_size"); n && *n > 0)
     d.not_carried(zero->at("mics_shard_size"), zero->said("mics_shard_size"), "MiCS shard groups are not built yet");
@@ -296,7 +322,7 @@ void read_rest(Keys& root) {
       {"steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "comms_logger", "comms_config",
        "flops_profiler", "monitor_config", "tensorboard", "wandb", "csv_monitor", "autotuning"},
       "logging and measuring: synchronises the device where it is on");
-  root.ignore("aio", "a detail of NVMe offload, which the plan does not have yet");
+  root.ignore("aio", "what the drives of a node reach is the cluster's: node.nvme_read, nvme_write");
 }
 
 }  // namespace

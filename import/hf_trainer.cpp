@@ -106,6 +106,10 @@ void read_prefetch(Keys& s, bool second) {
 
 void take_word(Keys& k, std::string_view key, std::string_view to) { k.take_integer(key, to); }
 
+/// 8-bit moments; what is paged too is planned as resident.
+constexpr std::string_view kEightBits =
+    "8-bit moments (bitsandbytes): 1 byte an element, planned without the scale of each block";
+
 /// fsdp: "full_shard auto_wrap offload", or a list of these words.
 void read_fsdp_words(Keys& k) {
   const tree::Entry* e = k.find("fsdp");
@@ -132,8 +136,7 @@ void read_fsdp_words(Keys& k) {
     if (words.find(fmt::format(" {} ", name)) != words.npos)
       d.take(k.at("fsdp"), written(e->value), "strategy.fsdp.sharding", name);
   if (words.find(" auto_wrap ") != words.npos) d.take(k.at("fsdp"), written(e->value), "strategy.fsdp.wrap", "block");
-  if (words.find(" offload ") != words.npos)
-    d.take(k.at("fsdp"), written(e->value), "strategy.offload.parameters", "cpu");
+  if (words.find(" offload ") != words.npos) take_fsdp_offload(d, k.at("fsdp"), written(e->value));
   read_fsdp(config ? *config : empty, k.at("fsdp"), k.integer("fsdp_version").value_or(1));
 }
 
@@ -151,6 +154,12 @@ void read_precision(Keys& k) {
 
 }  // namespace
 
+void take_fsdp_offload(Draft& d, const Origin& from, std::string_view written) {
+  const std::string why = "FSDP's CPU offload: shards, gradients and the update on the host";
+  d.take(from, written, "strategy.offload.parameters", "cpu", why);
+  d.take(from, written, "strategy.offload.optimizer", "cpu", why);
+}
+
 void read_fsdp(Keys& s, const Origin& from, int64_t version) {
   Draft& d = s.draft();
   const std::string version_key = spelled(s, "version");
@@ -167,7 +176,7 @@ void read_fsdp(Keys& s, const Origin& from, int64_t version) {
   const std::string limit = spelled(s, "limit_all_gathers"), offload = spelled(s, "offload_params"),
                     ac = spelled(s, "activation_checkpointing");
   if (!second) s.take_flag(limit, "strategy.fsdp.limit_all_gathers");
-  if (s.flag(offload).value_or(false)) d.take(s.at(offload), "true", "strategy.offload.parameters", "cpu");
+  if (s.flag(offload).value_or(false)) take_fsdp_offload(d, s.at(offload), "true");
   if (s.flag(ac).value_or(false)) d.take(s.at(ac), "true", "strategy.recompute.kind", "full");
   for (const char* k : {"state_dict_type", "cpu_ram_efficient_loading", "sync_module_states", "use_orig_params",
                         "final_state_dict_type"})
@@ -234,8 +243,10 @@ void read_training_arguments(Keys& k) {
     fall_back_to_plain_ddp(d, "neither FSDP nor DeepSpeed: DistributedDataParallel");
   }
   if (const auto optim = k.text("optim")) {
-    if (optim->find("8bit") != std::string::npos || optim->find("paged") != std::string::npos)
-      d.not_carried(k.at("optim"), *optim, "8-bit and paged moments: --set training.moment_dtype=...");
+    if (optim->find("8bit") != std::string::npos && optim->find("adam") != std::string::npos)
+      d.take(k.at("optim"), *optim, "training.moment_dtype", "fp8", std::string(kEightBits));
+    else if (optim->find("paged") != std::string::npos)
+      d.not_carried(k.at("optim"), *optim, "paged moments are planned as resident");
     else if (optim->starts_with("adam"))
       d.take(k.at("optim"), *optim, "training.optimizer", "adam");
     else if (optim->starts_with("sgd"))

@@ -14,6 +14,8 @@ inline constexpr std::string_view kAccelerateVersion = "accelerate 16cb6eb8 (202
 
 /// fsdp_config, with or without the prefix fsdp_. `from` names what chose FSDP, `version` what stands outside.
 void read_fsdp(Keys& section, const Origin& from, int64_t version);
+/// FSDP's CPU offload moves shards, gradients and the update.
+void take_fsdp_offload(Draft&, const Origin& from, std::string_view written);
 /// Without any fsdp_config: the plugin's defaults.
 void fall_back_to_plain_ddp(Draft& draft, const std::string& why);
 

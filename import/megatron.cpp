@@ -238,17 +238,27 @@ void read_optimizer(MegatronArgs& a) {
              "training.moment_dtype", m);
     else
       d.not_carried(a.at("exp_avg_dtype"), a.said("exp_avg_dtype"), "moments of two formats, or fp8");
-    for (const char* f : {"main_params_dtype", "main_grads_dtype"})
-      if (a.text(f).value_or("fp32") != "fp32") d.not_carried(a.at(f), a.said(f), "planned as fp32");
+    if (a.text("main_params_dtype").value_or("fp32") != "fp32")
+      d.not_carried(a.at("main_params_dtype"), a.said("main_params_dtype"), "planned as fp32");
+    if (dtype_word(a.text("main_grads_dtype").value_or("fp32")) == "bf16")
+      d.take(a.at("main_grads_dtype"), a.said("main_grads_dtype"), "strategy.gradient_dtype", "bf16");
   }
   for (const char* f : {"exp_avg_dtype", "exp_avg_sq_dtype", "main_params_dtype", "main_grads_dtype"}) a.used(f);
   if (a.on("optimizer_cpu_offload")) {
     d.take(a.at("optimizer_cpu_offload"), "True", "strategy.offload.optimizer", "cpu");
-    if (const auto f = a.number("optimizer_offload_fraction"))
+    if (const auto f = a.number("optimizer_offload_fraction"); f && *f < 1)
       d.take(a.at("optimizer_offload_fraction"), a.said("optimizer_offload_fraction"),
              "strategy.offload.optimizer_ratio", fmt::format("{}", *f));
   }
-  a.used("optimizer_offload_fraction");
+  if (a.on("optimizer_cpu_offload") && a.on("overlap_cpu_optimizer_d2h_h2d"))
+    d.take(a.at("overlap_cpu_optimizer_d2h_h2d"), "True", "strategy.offload.overlap", "true");
+  for (const char* f : {"optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d", "pin_cpu_grads",
+                        "pin_cpu_params", "use_torch_optimizer_for_cpu_offload"})
+    a.used(f);
+  if (const auto n = a.integer("cpu_offloading_num_layers"); n && *n > 0)
+    d.take(a.at("cpu_offloading_num_layers"), a.said("cpu_offloading_num_layers"), "strategy.offload.activation_layers",
+           *n, "spread over the chunk's layers");
+  a.used("cpu_offloading_num_layers");
   if (const auto f = a.text("gradient_accumulation_fusion"))
     d.take(a.at("gradient_accumulation_fusion"), *f, "training.gradient_fusion",
            a.on("gradient_accumulation_fusion", true) ? "true" : "false");
@@ -386,8 +396,7 @@ void read_not_carried(MegatronArgs& a) {
       {"moe_shared_expert_overlap", "False", "the shared expert beside the exchange"},
       {"overlap_moe_expert_parallel_comm", "False", "expert exchange beside another micro-batch"},
       {"delay_wgrad_compute", "False", "weight gradients later"},
-      {"cpu_offloading_num_layers", "0", "activations on the host are not built yet"},
-      {"fine_grained_activation_offloading", "False", "activations on the host are not built yet"},
+      {"fine_grained_activation_offloading", "False", "parts of layers on the host are not built yet"},
       {"ddp_average_in_collective", "False", "one kernel a bucket less than planned"},
       {"ddp_num_buckets", "", "buckets are planned by size"},
       {"cuda_graph_impl", "none", "captured graphs: --set training.host_profile=graph"},

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "import/deepspeed.hpp"
+#include "import/hf_trainer.hpp"
 
 namespace wt::import {
 
@@ -311,8 +312,7 @@ void read_training(Parts& p, Draft& d, bool whole) {
   }
   if (const auto dtype = t.text("dtype"); dtype && *dtype != "float32")
     d.not_carried(t.at("dtype"), *dtype, "shards and moments in 16 bit: --set training.master_weights=false");
-  if (t.flag("enable_cpu_offload").value_or(false))
-    d.take(t.at("enable_cpu_offload"), "true", "strategy.offload.parameters", "cpu");
+  if (t.flag("enable_cpu_offload").value_or(false)) take_fsdp_offload(d, t.at("enable_cpu_offload"), "true");
   t.take_integer("seed", "training.seed");
   if (const auto steps = t.integer("steps")) {
     const Origin from = t.at("steps");

@@ -47,7 +47,16 @@ Json zero_of(const StrategySpec& s) {
     z["stage3_param_persistence_threshold"] = s.zero.persistence_threshold;
     z["stage3_max_live_parameters"] = s.zero.max_live_parameters;
     z["stage3_max_reuse_distance"] = s.zero.max_reuse_distance;
+    if (s.zero.secondary_shard > 1) z["zero_hpz_partition_size"] = s.zero.secondary_shard;
+    if (s.zero.quantized_weights) z["zero_quantized_weights"] = true;
   }
+  for (const auto& [key, device] :
+       {std::pair{"offload_optimizer", s.offload.optimizer}, {"offload_param", s.offload.parameters}}) {
+    if (device == OffloadDevice::none) continue;
+    z[key] = {{"device", to_text(device)}, {"pin_memory", s.offload.pinned}};
+    if (device == OffloadDevice::nvme) z[key]["nvme_path"] = "/local_nvme";
+  }
+  if (s.offload.optimizer == OffloadDevice::nvme && s.offload.overlap) z["offload_optimizer"]["pipeline_write"] = true;
   return z;
 }
 

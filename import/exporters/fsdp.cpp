@@ -39,7 +39,8 @@ Written write(const JobSpec& j) {
                          : s.fsdp.backward_prefetch == BackwardPrefetch::post ? "BACKWARD_POST"
                                                                               : "NO_PREFETCH");
     }
-    out += fmt::format("  fsdp_activation_checkpointing: {}\n", s.recompute.kind == RecomputeKind::full);
+    out += fmt::format("  fsdp_activation_checkpointing: {}\n  fsdp_offload_params: {}\n",
+                       s.recompute.kind == RecomputeKind::full, s.offload.parameters != OffloadDevice::none);
   }
   if (s.tensor > 1 || s.context > 1)
     out += fmt::format("parallelism_config:\n  parallelism_config_tp_size: {}\n  parallelism_config_cp_size: {}\n",

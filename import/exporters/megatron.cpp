@@ -105,6 +105,9 @@ void write_strategy(const StrategySpec& s, Flags& f) {
   if (s.recompute.kind == RecomputeKind::full)
     f.value("--recompute-granularity", fmt::format("full --recompute-method {} --recompute-num-layers {}",
                                                    to_text(s.recompute.method), s.recompute.layers));
+  f.on(s.offload.optimizer != OffloadDevice::none, "--optimizer-cpu-offload");
+  f.on(s.offload.optimizer != OffloadDevice::none && s.offload.overlap, "--overlap-cpu-optimizer-d2h-h2d");
+  f.more_than(0, "--cpu-offloading-num-layers", s.offload.activation_layers);
   f.on(s.attention == AttentionKernel::unfused, "--attention-backend unfused");
 }
 

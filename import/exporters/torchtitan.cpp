@@ -36,6 +36,7 @@ Written write(const JobSpec& j) {
       "{:.6f}\nmixed_precision_param = \"{}\"\nmixed_precision_reduce = \"{}\"\nseed = {}\n",
       s.pipeline > 1 ? per_rank : t.micro_batch, t.global_batch, t.seq_len, t.gradient_clipping,
       spelled_long(t.param_dtype), spelled_long(s.gradient_dtype), t.seed);
+  if (s.offload.parameters != OffloadDevice::none) out += "enable_cpu_offload = true\n";
   out += fmt::format(
       "\n[parallelism]\ntensor_parallel_degree = {}\npipeline_parallel_degree = {}\ncontext_parallel_degree = {}\n",
       s.tensor, s.pipeline, s.context);

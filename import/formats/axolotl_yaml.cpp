@@ -92,8 +92,8 @@ void read(const Foreign& f, Draft& d) {
       "sequence_len", "training.seq_len",
       root.flag("sample_packing").value_or(false) ? "packed full" : "every sequence is planned at this length");
   if (const auto optimizer = root.text("optimizer")) {
-    if (optimizer->find("8bit") != std::string::npos)
-      d.not_carried(root.at("optimizer"), *optimizer, "8-bit moments are not built yet");
+    if (optimizer->find("8bit") != std::string::npos && optimizer->find("adam") != std::string::npos)
+      d.take(root.at("optimizer"), *optimizer, "training.moment_dtype", "fp8", "8-bit moments (bitsandbytes)");
     else if (optimizer->starts_with("adam"))
       d.take(root.at("optimizer"), *optimizer, "training.optimizer", "adam");
     else

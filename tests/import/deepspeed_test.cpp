@@ -155,13 +155,37 @@ TEST(DeepSpeedJson, PartOfTheOptimizerNeedsStageThree) {
               HasSubstr("at stage 3 only"));
 }
 
+TEST(DeepSpeedJson, OffloadAndZeroPlusPlusArePlanned) {
+  const auto in = import_text("ds.json", R"({"train_batch_size": 64, "bf16": {"enabled": true}, "zero_optimization":
+      {"stage": 3, "zero_hpz_partition_size": 8, "zero_quantized_weights": true,
+       "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme", "pin_memory": true, "pipeline_write": true},
+       "offload_param": {"device": "cpu", "pin_memory": true}}})",
+                              whole());
+  ASSERT_WHOLE(in);
+  const StrategySpec& s = in.job->strategy;
+  EXPECT_EQ(s.offload.optimizer, OffloadDevice::nvme);
+  EXPECT_EQ(s.offload.parameters, OffloadDevice::cpu);
+  EXPECT_TRUE(s.offload.pinned && s.offload.overlap);
+  EXPECT_EQ(s.zero.secondary_shard, 8);
+  EXPECT_TRUE(s.zero.quantized_weights);
+  EXPECT_EQ(fate_of(in, "zero_optimization.offload_optimizer.nvme_path"), "ignored");
+}
+
+TEST(DeepSpeedJson, OldNamesOfOffload) {
+  const auto in = import_text("ds.json", R"({"train_batch_size": 64, "fp16": {"enabled": true}, "zero_optimization":
+      {"stage": 2, "cpu_offload": true}})",
+                              whole());
+  ASSERT_WHOLE(in);
+  EXPECT_EQ(in.job->strategy.offload.optimizer, OffloadDevice::cpu);
+}
+
 TEST(DeepSpeedJson, NothingIsDroppedInSilence) {
   const auto in =
       import_text("ds.json", R"({"train_batch_size": 64, "bf16": {"enabled": true}, "sequence_parallel_size": 4,
-      "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8, "zero_quantized_weights": true}})",
+      "zero_optimization": {"stage": 3, "mics_shard_size": 8, "zero_quantized_gradients": true}})",
                   whole());
   ASSERT_WHOLE(in);
-  for (const char* key : {"zero_optimization.zero_hpz_partition_size", "zero_optimization.zero_quantized_weights"})
+  for (const char* key : {"zero_optimization.mics_shard_size", "zero_optimization.zero_quantized_gradients"})
     EXPECT_EQ(fate_of(in, key), "not_carried") << key;
   EXPECT_FALSE(in.job->strategy.sequence_parallel);  // Ulysses is not Megatron's
   EXPECT_EQ(in.job->strategy.context, 4);

@@ -107,6 +107,33 @@ TEST(Export, AccelerateCarriesFsdp) {
   EXPECT_THAT(exported.value().not_carried, IsEmpty());
 }
 
+/// Each format says the offload that its framework has.
+TEST(Export, OffloadIsCarried) {
+  const std::pair<const char*, std::pair<const char*, const char*>> jobs[] = {
+      {"deepspeed",
+       {"data_parallel: zero3, overlap_grad_reduce: true, gradient_dtype: bf16, zero: {secondary_shard: 8, "
+        "quantized_weights: true}, offload: {optimizer: nvme, parameters: cpu, pinned: false}",
+        "host_profile: eager, vocab_multiple: 1"}},
+      {"fsdp",
+       {"data_parallel: fsdp, gradient_dtype: bf16, overlap_grad_reduce: true, offload: {optimizer: cpu, parameters: "
+        "cpu}",
+        "host_profile: eager, vocab_multiple: 1"}},
+      {"torchtitan",
+       {"data_parallel: fsdp2, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: true, recompute: {kind: full, "
+        "early_stop: "
+        "true}, offload: {optimizer: cpu, parameters: cpu}",
+        "host_profile: compiled, vocab_multiple: 1"}},
+      {"megatron",
+       {"data_parallel: distributed_optimizer, offload: {optimizer: cpu, overlap: true, activation_layers: 4}",
+        "host_profile: megatron, dropout: false, seed: 7"}}};
+  for (const auto& [name, keys] : jobs) {
+    const std::string framework = std::string(name) == "deepspeed" || std::string(name) == "fsdp" ? name : "";
+    const auto exported = export_job(job_of(keys.first, keys.second, framework), *find_exporter(name));
+    ASSERT_TRUE(exported) << name << ": " << to_text(exported.errors());
+    EXPECT_THAT(exported.value().not_carried, IsEmpty()) << name;
+  }
+}
+
 TEST(Export, EveryExporterTakesEveryStrategy) {
   for (const Exporter* e : all_exporters())
     for (const char* kind : {"ddp", "megatron", "distributed_optimizer", "zero1", "zero2", "zero3", "fsdp", "fsdp2"}) {

@@ -114,6 +114,16 @@ TEST(AccelerateYaml, FsdpOne) {
   EXPECT_EQ(in.job->strategy.gradient_dtype, DType::bf16);
 }
 
+TEST(AccelerateYaml, OffloadMovesShardsAndUpdate) {
+  const auto in = import_text("a.yaml",
+                              "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n"
+                              "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_offload_params: true\n",
+                              for_script());
+  ASSERT_WHOLE(in);
+  EXPECT_EQ(in.job->strategy.offload.parameters, OffloadDevice::cpu);
+  EXPECT_EQ(in.job->strategy.offload.optimizer, OffloadDevice::cpu);
+}
+
 TEST(AccelerateYaml, TheWrapperTurnsPyTorchsDefaultsOff) {
   const auto in = import_text(
       "a.yaml", "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {offload_params: false}\n", for_script());
