@@ -8,6 +8,7 @@
 #include "core/report/print.hpp"
 #include "core/trace/export.hpp"
 #include "core/trace/file.hpp"
+#include "study/deepspeed_estimate.hpp"
 #include "study/error_band.hpp"
 #include "study/explain_step.hpp"
 #include "study/run_job.hpp"
@@ -18,7 +19,7 @@ namespace {
 
 struct Options {
   JobOptions job;
-  bool json = false, csv = false, markdown = false, explain = false, full = false, all_ranks = false;
+  bool json = false, csv = false, markdown = false, explain = false, full = false, all_ranks = false, estimate = false;
   std::string trace, formula = "model_causal";
 };
 
@@ -87,6 +88,7 @@ int simulate(const Options& o) {
                                   : report::print_screen(sheet);
   if (o.explain)
     text += "\n" + study::explain_step(r, models.value(), o.full ? study::Listing::full : study::Listing::grouped);
+  if (o.estimate) text += "\n" + study::print_deepspeed_estimate(r.job, r.report.memory);
   if (const int code = write_out(text); code != kOk) return code;
   return r.report.memory.fits == "out_of_memory" ? kDoesNotFit : kOk;
 }
@@ -101,6 +103,9 @@ const Register registration(10, [](CLI::App& parent, int& exit) {
   auto* explain =
       app->add_flag("--explain", o->explain, "below the screen: every term with formula, inputs and source");
   app->add_flag("--full", o->full, "with --explain: every line, nothing grouped")->needs(explain);
+  auto* estimate = app->add_flag("--deepspeed-estimate", o->estimate,
+                                 "below the screen: what DeepSpeed's own memory estimators print, beside ours");
+  estimate->excludes(json)->excludes(csv)->excludes(markdown);
   csv->excludes(json);
   markdown->excludes(json)->excludes(csv);
   explain->excludes(json)->excludes(csv)->excludes(markdown);

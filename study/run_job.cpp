@@ -109,6 +109,11 @@ std::vector<std::string> warnings_of(const JobResult& r) {
     out.push_back(
         fmt::format("host memory: {:.0f} GiB needed on a node of {:.0f} GiB when a checkpoint is staged there",
                     m.host_gib_per_node, c.node.host_memory.gib()));
+  if (s.offload.optimizer != OffloadDevice::none && c.node.host_memory_bandwidth.n <= 0)
+    out.push_back("node.host_memory_bandwidth is not given: the update on the host costs no time here");
+  const bool files = s.offload.optimizer == OffloadDevice::nvme || s.offload.parameters == OffloadDevice::nvme;
+  if (files && (c.node.nvme_read.n <= 0 || c.node.nvme_write.n <= 0))
+    out.push_back("node.nvme_read and node.nvme_write are not given: files cost no time here");
   const int64_t domain = c.node.scale_up.domain > 0 ? c.node.scale_up.domain : c.node.devices;
   if (s.tensor > domain)
     out.push_back(fmt::format("tensor = {} crosses the {} devices that NVLink joins: its collectives use the network",

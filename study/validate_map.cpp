@@ -263,6 +263,10 @@ void RowMapper::batch() {
 }
 
 void RowMapper::recompute() {
+  if (const int64_t layers = offloaded_layers(row_); layers > 0) {
+    strategy()["offload"]["activation_layers"] = layers;
+    assume(fmt::format("activations of {} layers on the host: spread over the layers, all of a layer", layers));
+  }
   YAML::Node said;
   switch (recompute_of(row_.recompute)) {
     case Recompute::none: said["kind"] = "none"; break;

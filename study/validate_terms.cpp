@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <regex>
 #include <utility>
 
 #include "core/lower/schedule.hpp"
@@ -111,6 +112,14 @@ std::string schedule_of(const Case& row) {
   return lower::find_schedule(exact) ? exact : "";
 }
 
+int64_t offloaded_layers(const Case& row) {
+  const std::string w = lower(row.offload);
+  static const std::regex kLayers("(\\d+) layers");
+  std::smatch match;
+  const bool said = w.find("activations") != std::string::npos && std::regex_search(w, match, kLayers);
+  return said ? std::stoll(match[1].str().substr(0, 9)) : 0;
+}
+
 std::string not_built(const Case& row) {
   if (!row.fault.empty()) return row.fault;
   if (row.tier == "D") return "tier D: not simulatable";
@@ -121,9 +130,12 @@ std::string not_built(const Case& row) {
   if (precision_of(row.precision).empty()) return fmt::format("precision '{}' is not built yet", row.precision);
   if (!row.task.empty() && row.task != "pretrain" && row.task != "sft" && row.task != "lora")
     return fmt::format("task '{}' is not built yet", row.task);
-  const std::string offload = lower(row.offload);
-  if (!offload.empty() && offload != "none" && offload != "unknown")
-    return fmt::format("offload ('{}') is not built yet", row.offload);
+  if (const std::string offload = lower(row.offload); !offload.empty() && offload != "none" && offload != "unknown") {
+    if (offload.find("activations") == std::string::npos)
+      return fmt::format("offload ('{}') is not built yet", row.offload);
+    if (offloaded_layers(row) == 0)
+      return fmt::format("the number of layers whose activations are offloaded is not published ('{}')", row.offload);
+  }
   return "";
 }
 

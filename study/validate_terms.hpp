@@ -33,6 +33,9 @@ YAML::Node model_of(const Case&, std::vector<std::string>& assumptions);
 void split_layers(const Case&, YAML::Node strategy, int64_t stages, bool balanced,
                   std::vector<std::string>& assumptions);
 
+/// Layers whose saved activations lie on the host, of "activations: 20 layers to CPU"; 0: none, or not said.
+int64_t offloaded_layers(const Case&);
+
 /// Why no engine of this version can run the row, by what it needs; "" if one can.
 std::string not_built(const Case&);
 
