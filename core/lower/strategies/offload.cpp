@@ -116,6 +116,9 @@ std::vector<OffloadFault> offload_faults(const JobSpec& j) {
   }
   if (updates_on_host(s) && j.training.fp8_params)
     out.push_back({"strategy.offload.optimizer", "with fp8_params cannot be planned yet", "legal: fp8_params: false"});
+  if ((updates_on_host(s) || o.parameters != OffloadDevice::none) && j.training.lora.rank > 0)
+    out.push_back({"strategy.offload.optimizer", "with adapters beside frozen weights cannot be planned yet",
+                   "legal: none, or lora.rank: 0"});
   if (updates_on_host(s) && s.expert > 1)
     out.push_back(
         {"strategy.offload.optimizer", "an update of experts on the host cannot be planned yet", "legal: none"});
