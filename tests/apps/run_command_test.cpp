@@ -61,6 +61,20 @@ TEST_F(Program, RunWritesTheTraceThatSimulateWrites) {
   EXPECT_GT(fs::file_size(folder_ / "run.pftrace"), 1000u);
 }
 
+TEST_F(Program, RunTrainsExpertsAndGoesOnFromACheckpoint) {
+  const std::string words = "run examples/small-moe-2-cpu.yaml --set model.layers=1 --warmup 0 --json --checkpoint " +
+                            folder_.string() + "/experts --resume ";
+  const Outcome whole = run("run examples/small-moe-2-cpu.yaml --set model.layers=1 --warmup 0 --json --steps 4");
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const Outcome before = run(words + "--steps 2"), after = run(words + "--steps 4");
+  ASSERT_EQ(before.code, 0) << before.err;
+  ASSERT_EQ(after.code, 0) << after.err;
+  const Json all = Json::parse(whole.out).at("steps"), rest = Json::parse(after.out).at("steps");
+  ASSERT_EQ(rest.size(), 2u);
+  EXPECT_NEAR(all[0].at("loss").get<double>(), std::log(512.0), 0.2);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(rest[i].at("loss"), all[i + 2].at("loss"));  // bit for bit
+}
+
 /// Where there is no GPU the fault says so, and is the machine's; where there is one it trains.
 TEST_F(Program, RunOnCudaNeedsAGpu) {
   const Outcome r =

@@ -128,6 +128,17 @@ inline std::vector<Variant> strategies() {
                    j.strategy.context = 4;
                    j.strategy.context_all_to_all = 2;
                  }});
+  all.push_back({"cp2_tp2_dp2_ring", [](JobSpec& j) {
+                   cut(j, 2, 1, 4);
+                   j.strategy.sequence_parallel = true;
+                   j.strategy.context = 2;
+                   j.strategy.ddp_bucket = {20000};
+                 }});
+  all.push_back({"pp4_dp2_zb_h1", [](JobSpec& j) {
+                   cut(j, 1, 4, 2);
+                   j.strategy.schedule = "zb-h1";
+                   j.strategy.data_parallel = DataParallel::megatron;
+                 }});
   for (const lower::Schedule* schedule : lower::all_schedules())
     for (const int64_t chunks : {1, 2}) {
       const bool both_ends = schedule->placement == plan::PlacementKind::zigzag;  // on one rank: no table is shared
