@@ -113,7 +113,11 @@ void check_world(const JobSpec& j, Faults& f) {
           world, j.cluster.nodes, j.cluster.node.devices, s.tensor, s.pipeline, s.context, cut);
     f.hint(nodes);
   }
-  if (s.data == 0 && world % least != 0 && experts > 1) {
+  if (experts > world) {
+    f.add("strategy.expert", "expert {} x tensor {} of experts are more than the {} ranks of the cluster", s.expert,
+          experts / s.expert, world);
+    f.hint(fmt::format("legal: up to {}", std::max<int64_t>(1, world / (experts / s.expert))));
+  } else if (s.data == 0 && world % least != 0 && experts > 1) {
     f.add(
         "strategy.expert",
         "{} ranks are not a multiple of {}: pipeline {} x the least stage that holds tensor {} x context {} and expert "

@@ -14,6 +14,10 @@
 namespace wt::reference {
 namespace {
 
+bool leaves_the_device(const OffloadSpec& o) {
+  return o.optimizer != OffloadDevice::none || o.parameters != OffloadDevice::none;
+}
+
 void adapt(JobSpec& j) {
   j.training.lora.rank = 3;
   j.training.lora.alpha = 5;
@@ -28,7 +32,7 @@ void expect_alike(const JobSpec& one, const JobSpec& many, double tolerance = 1e
     const Trained a = train(one, 1), b = train(many, 2);
     for (size_t i = 0; i < kSteps; ++i)
       EXPECT_NEAR(b.losses[i], a.losses[i], 1e-9 * std::abs(a.losses[i])) << "step " << i;
-    ASSERT_EQ(a.weights.size(), b.weights.size());
+    ASSERT_LE(a.weights.size(), b.weights.size());  // a shard may be a weight of its own beside the whole ones
     for (const auto& [id, x] : a.weights) {
       const auto& y = b.weights.at(id);
       double worst = 0;
@@ -161,6 +165,12 @@ TEST(Adapters, TrainAlikeInShardedUnits) {
     adapt(one);
     JobSpec many = one;
     apply(v, many);
+    const auto faults = lower::lower(many);
+    if (leaves_the_device(many.strategy.offload)) {
+      ASSERT_FALSE(faults.ok());
+      EXPECT_EQ(faults.errors()[0].where.rfind("strategy.offload", 0), 0u) << to_text(faults.errors());
+      continue;
+    }
     expect_alike(one, many);
   }
 }
@@ -184,6 +194,7 @@ TEST(ChunkedLoss, TrainsLikeTheWholeLogits) {
         JobSpec many = one;
         many.training.loss_chunk = chunk;
         apply(v, many);
+        if (adapters && leaves_the_device(many.strategy.offload)) continue;  // refused, see above
         if (many.strategy.tensor == 1) expect_alike(one, many);
       }
     }

@@ -201,8 +201,8 @@ class Update {
     std::vector<Wait> there{tail(Stream::copy_out), tail(Stream::replica)};
     if (sent) there = {of_op(*sent)};
     host_kernel(b_, adam_kind ? "adam on host" : "sgd on host", Phase::optimizer, op, reads, writes, there);
+    back(u, s.master);  // before the state leaves: the copy to a file is then what releases its room
     write(u, s);
-    back(u, s.master);
   }
 
  private:

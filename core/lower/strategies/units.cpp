@@ -347,7 +347,9 @@ class Maker {
       auto swap = [&](const char* what, DType dtype) {
         return on(host, make(u, f, what, Role::copy, dtype, piece, Scope::invocation, false));
       };
-      if (f.master.valid()) f.host.master = swap("master_swapped", trained);
+      // Without master weights the shard itself is trained, wherever it lies.
+      if (f.master.valid() || c_.plan.buffer(f.shard).space == plan::Space::nvme)
+        f.host.master = swap("master_swapped", trained);
       if (f.moment1.valid()) f.host.moment1 = swap("moment1_swapped", moment);
       if (f.moment2.valid()) f.host.moment2 = swap("moment2_swapped", moment);
     }
