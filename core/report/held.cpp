@@ -122,8 +122,8 @@ Held Requests::run(const plan::Program& program, int64_t limit) {
     for (const uint32_t n : numbers)
       if (n != kNobody) kept = std::max(kept, n + 1);
   }
-  // Who holds what, by region: instances of the rank, of each chunk, of each chunk and micro-batch.
-  const size_t of_chunks = ones_, of_batches = of_chunks + size_t{chunks} * chunks_;
+  // Who holds what, by region: instances of either half of an invocation, of each chunk, of each chunk and micro-batch.
+  const size_t of_chunks = 2 * size_t{ones_}, of_batches = of_chunks + size_t{chunks} * chunks_;
   std::vector<CachingAllocator::Handle> live(of_batches + size_t{kept} * chunks * batches_, kNobody);
   std::vector<size_t> gradients;
   auto drop_gradients = [&] {
@@ -136,19 +136,20 @@ Held Requests::run(const plan::Program& program, int64_t limit) {
   auto run = [&](const std::vector<plan::Invocation>& order, bool all) {
     for (const plan::Invocation& i : order) {
       std::array<size_t, 2> chunk{}, batch{};
-      bool skip = false;
+      std::array<bool, 2> skip{true, true};  // of a pair each half decides for itself
       for (int k = 0; k < std::max<int>(i.bindings, 1); ++k) {
         const uint32_t n = all ? 0 : numbers[i.binding[static_cast<size_t>(k)].micro_batch];
-        skip |= n == kNobody && i.bindings == 1;
+        skip[static_cast<size_t>(k)] = n == kNobody;
         const size_t c = i.binding[static_cast<size_t>(k)].chunk;
         chunk[static_cast<size_t>(k)] = of_chunks + c * chunks_;
         batch[static_cast<size_t>(k)] = of_batches + (size_t{n} * chunks + c) * batches_;
       }
-      if (skip) continue;
+      if (skip[0] && skip[1]) continue;
       const Block& block = blocks_[i.block.v];
       if (block.drops_gradients) drop_gradients();
       for (const Request& r : block.requests) {
-        const size_t at = r.instance + (r.region == Region::one     ? 0
+        if (r.region == Region::micro_batch && skip[r.binding]) continue;
+        const size_t at = r.instance + (r.region == Region::one     ? size_t{r.binding} * ones_
                                         : r.region == Region::chunk ? chunk[r.binding]
                                                                     : batch[r.binding]);
         if (r.act == Act::release) {

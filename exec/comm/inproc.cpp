@@ -94,32 +94,48 @@ class Meeting {
   }
   const std::byte* scratch_of(size_t member, uint64_t call) const { return scratch_[call % 2][member].data(); }
 
-  /// Returns when all members have arrived.
+  /// Returns when all members have arrived, or when the job has stopped.
   Status arrive(size_t member, std::string_view op) {
     std::unique_lock lock(mutex_);
     const uint64_t mine = generation_;
-    present_[member] = true;
-    if (++arrived_ == members_.size()) {
-      arrived_ = 0;
-      std::fill(present_.begin(), present_.end(), false);
-      ++generation_;
-      lock.unlock();
-      wake_.notify_all();
-      return ok_status();
-    }
+    if (last_to_come(member)) return ok_status();
     const bool in_time = wake_.wait_for(lock, timeout_, [&] { return generation_ != mine || verdict_.stopped(); });
     if (generation_ != mine) return ok_status();
-    if (in_time) return *verdict_.reason();
     std::vector<RankId> missing;
     for (size_t i = 0; i < members_.size(); ++i)
       if (!present_[i]) missing.push_back(members_[i]);
+    // Whoever goes without the others takes what it brought along: a member that still comes must not find all present.
+    present_[member] = false;
+    --arrived_;
+    if (in_time) return *verdict_.reason();
     return Diagnostic{
         fmt::format("rank {}, op '{}'", members_[member].v, op),
         fmt::format("waited {:.1f} s for rank {}", std::chrono::duration<double>(timeout_).count(), few(missing)),
         "a rank that is slow, stopped or stuck; --timeout allows more"};
   }
 
+  /// Returns when all members are done with what the others brought, even if the job has stopped meanwhile: nobody may free
+  /// what another still reads. Each comes, for between the two it waits for nobody. `whole`: this member did its part;
+  /// the answer: every member did.
+  bool leave(size_t member, bool whole) {
+    std::unique_lock lock(mutex_);
+    const uint64_t mine = generation_;
+    broken_ = broken_ || !whole;
+    if (!last_to_come(member)) wake_.wait(lock, [&] { return generation_ != mine; });
+    return !broken_;
+  }
+
  private:
+  bool last_to_come(size_t member) {  // under the lock
+    present_[member] = true;
+    if (++arrived_ < members_.size()) return false;
+    arrived_ = 0;
+    std::fill(present_.begin(), present_.end(), false);
+    ++generation_;
+    wake_.notify_all();
+    return true;
+  }
+
   const std::vector<RankId> members_;
   Verdict& verdict_;
   const std::chrono::milliseconds timeout_;
@@ -128,6 +144,7 @@ class Meeting {
   std::vector<bool> present_;
   size_t arrived_ = 0;
   uint64_t generation_ = 0;
+  bool broken_ = false;  // for good: the job ends
   std::vector<Transfer> posted_;
   std::array<std::vector<std::vector<std::byte>>, 2> scratch_;
 };
@@ -251,15 +268,12 @@ class Collectives {
     const uint64_t call = side_.calls++;
     m.post(me_, t_);
     if (const Status s = m.arrive(me_, t_.op); !s) return s;
-    if (const Status s = check(); !s) return s;
     const bool through_scratch =
         kind() != plan::CollectiveKind::all_gather && kind() != plan::CollectiveKind::broadcast;
-    std::byte* out = through_scratch ? m.scratch(me_, call, scratch_bytes()) : nullptr;
-    for (size_t i = 0; i < t_.writes.size(); ++i) {
-      if (const Status s = first_half(i, out); !s) return s;
-      if (through_scratch) out += piece_bytes(i);
-    }
-    if (const Status s = m.arrive(me_, t_.op); !s) return s;
+    const Status mine = read_others(through_scratch, call);
+    const bool whole = m.leave(me_, mine.ok());
+    if (!mine) return mine;
+    if (!whole) return m.arrive(me_, t_.op);  // never all: returns with the reason of the member that failed
     if (!through_scratch) return ok_status();
     size_t at = 0;
     for (size_t i = 0; i < t_.writes.size(); at += piece_bytes(i), ++i) second_half(i, call, at);
@@ -269,6 +283,16 @@ class Collectives {
  private:
   plan::CollectiveKind kind() const { return t_.collective->kind; }
   const Operand& input(size_t member, size_t i) const { return side_.meeting->posted(member).reads[i]; }
+
+  Status read_others(bool through_scratch, uint64_t call) {
+    if (const Status s = check(); !s) return s;
+    std::byte* out = through_scratch ? side_.meeting->scratch(me_, call, scratch_bytes()) : nullptr;
+    for (size_t i = 0; i < t_.writes.size(); ++i) {
+      if (const Status s = first_half(i, out); !s) return s;
+      if (through_scratch) out += piece_bytes(i);
+    }
+    return ok_status();
+  }
 
   Status fail(std::string what) const {
     return Diagnostic{

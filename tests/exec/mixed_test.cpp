@@ -65,8 +65,10 @@ TEST_P(Mixed, LossesAreThoseOfOneRankAndOfPyTorch) {
       const Trained many = train(job, as_stored());
       ASSERT_EQ(many.failure, "");
       ASSERT_EQ(many.losses.size(), one.losses.size());
-      EXPECT_LT(worst(many.losses, one.losses), tolerance);
-      EXPECT_LT(worst(many.losses, exact), tolerance);
+      // ZeRO++ gathers weights in 8 bits, of which 7 are the value: 2^-6 in either type.
+      const double allowed = job.strategy.zero.quantized_weights ? std::max(tolerance, std::ldexp(1.0, -6)) : tolerance;
+      EXPECT_LT(worst(many.losses, one.losses), allowed);
+      EXPECT_LT(worst(many.losses, exact), allowed);
       furthest = std::max(furthest, worst(many.losses, one.losses));
     }
   }

@@ -119,9 +119,8 @@ TEST(Export, OffloadIsCarried) {
         "cpu}",
         "host_profile: eager, vocab_multiple: 1"}},
       {"torchtitan",
-       {"data_parallel: fsdp2, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: true, recompute: {kind: full, "
-        "early_stop: "
-        "true}, offload: {optimizer: cpu, parameters: cpu}",
+       {"data_parallel: fsdp2, sequence_parallel: true, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: true, "
+        "recompute: {kind: full, early_stop: true}, offload: {optimizer: cpu, parameters: cpu}",
         "host_profile: compiled, vocab_multiple: 1"}},
       {"megatron",
        {"data_parallel: distributed_optimizer, offload: {optimizer: cpu, overlap: true, activation_layers: 4}",

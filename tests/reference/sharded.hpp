@@ -305,6 +305,8 @@ inline void apply(const Sharded& v, JobSpec& j) {
   j.strategy.data_parallel = v.kind;
   j.cluster.nodes = v.ranks;
   v.change(j);
+  // Two stages cannot share a table that is cut in units.
+  if (j.strategy.pipeline > 1) j.model.tied_embeddings = false;
 }
 
 }  // namespace wt::reference

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The link between two hosts (two_hosts.sh) goes down in the middle of a training step: the rank that waits says its own name, the op
 # and who does not answer, no rank hangs, and the checkpoints from before load. mpirun itself would wait for the daemon that is cut
-# off, for longer than a test may: when the ranks are gone it is ended here. 77: no namespaces here.
+# off, for longer than a test may: when the ranks are gone it is ended here, and its words about them are not relied on. 77: no
+# namespaces here.
 #   cut_link.sh PROGRAM JOB
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -34,7 +35,6 @@ wait $run || true
 tail -n 12 "$work/out"
 [ -z "$left" ] || { echo "ranks still there: $left"; exit 1; }
 grep -Eq "rank [01], op '.*waited 4.0 s for rank [01]; rank [01] does not answer: stopped, dead or cut off" "$work/out"
-grep -q 'with errorcode 4' "$work/out"
 last=$(find "$work/saved" -maxdepth 1 -name 'step-*' -printf '%f\n' | sort | tail -1)
 "$1" "${words[@]}" --resume --ranks inproc --steps $((10#${last#step-} + 3)) >"$work/resumed"
 grep '^median' "$work/resumed"
