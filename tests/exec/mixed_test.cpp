@@ -56,7 +56,10 @@ TEST_P(Mixed, LossesAreThoseOfOneRankAndOfPyTorch) {
     EXPECT_GT(worst(one.losses, exact), 1e-7) << "nothing was rounded";
     std::vector<Variant> all = model.name == "gpt" ? strategies() : sharded_strategies();
     if (kSanitized) all.resize(6);
-    for (const Variant& v : all) {
+    // What the two types do apart (loss scaling) does not depend on the strategy: one of them goes through every third.
+    const size_t every = GetParam() == DType::f16 ? 3 : 1;
+    for (size_t i = 0; i < all.size(); i += every) {
+      const Variant& v = all[i];
       SCOPED_TRACE(model.name + " " + v.name);
       JobSpec job = in_16_bits(alone, GetParam());
       v.change(job);
