@@ -21,6 +21,9 @@ class Faults {
     list_.push_back({std::move(where), fmt::format(what, std::forward<A>(args)...), ""});
   }
   void add(const Diagnostics& faults) { list_.insert(list_.end(), faults.begin(), faults.end()); }
+  void add(const std::vector<JobFault>& faults) {
+    for (const JobFault& e : faults) list_.push_back({e.key, e.what, e.hint});
+  }
   void hint(std::string text) { list_.back().hint = std::move(text); }
   Diagnostics take() { return std::move(list_); }
 
@@ -67,15 +70,8 @@ void check_latent(const JobSpec& j, Faults& f) {
 void check_model(const JobSpec& j, Faults& f) {
   const auto& m = j.model;
   const auto& s = j.strategy;
-  for (const JobFault& e : expert_faults(j)) {
-    f.add(e.key, "{}", e.what);
-    if (!e.hint.empty()) f.hint(e.hint);
-  }
-  for (const auto& faults_of : {adapter_faults, packing_faults, ddp_faults, chunked_loss_faults})
-    for (const JobFault& e : faults_of(j)) {
-      f.add(e.key, "{}", e.what);
-      if (!e.hint.empty()) f.hint(e.hint);
-    }
+  for (const auto& faults_of : {expert_faults, adapter_faults, packing_faults, ddp_faults, chunked_loss_faults})
+    f.add(faults_of(j));
   if (m.mla) check_latent(j, f);
   if (m.embedding_dim != 0 && m.embedding_dim != m.hidden)
     f.add("model.embedding_dim", "an embedding of {} projected to hidden {} cannot be planned yet", m.embedding_dim,
@@ -393,13 +389,6 @@ void check_size(const JobSpec& j, Faults& f) {
           t.global_batch, t.seq_len, m.layers, width);
 }
 
-void check_offload(const JobSpec& j, Faults& f) {
-  for (const OffloadFault& x : offload_faults(j)) {
-    f.add(x.key, "{}", x.what);
-    f.hint(x.hint);
-  }
-}
-
 /// What the frameworks refuse, and what cannot be planned yet.
 void check_units(const JobSpec& j, Faults& f) {
   const StrategySpec& s = j.strategy;
@@ -521,7 +510,7 @@ Diagnostics check_job(const JobSpec& job) {
   check_data(job, f);
   check_precision(job, f);
   check_units(job, f);
-  check_offload(job, f);
+  f.add(offload_faults(job));
   check_size(job, f);
   return f.take();
 }

@@ -684,10 +684,7 @@ plan::Space host_space(const StrategySpec&);
 plan::Space state_space(const StrategySpec&);
 plan::Space shard_space(const StrategySpec&);
 /// What check_job asks: (key, what, hint).
-struct OffloadFault {
-  std::string key, what, hint;
-};
-std::vector<OffloadFault> offload_faults(const JobSpec&);
+std::vector<JobFault> offload_faults(const JobSpec&);
 /// A copy between memories behind `waits`; a pageable one holds the host. Returns the op that it is over after.
 uint32_t host_copy(BlockBuilder&, const Context&, std::string_view name, plan::Phase, plan::Stream,
                    plan::BufferRef from, plan::BufferRef to, std::span<const plan::Wait> waits);

@@ -70,10 +70,10 @@ Space shard_space(const StrategySpec& s) {
   return Space::device;
 }
 
-std::vector<OffloadFault> offload_faults(const JobSpec& j) {
+std::vector<JobFault> offload_faults(const JobSpec& j) {
   const StrategySpec& s = j.strategy;
   const OffloadSpec& o = s.offload;
-  std::vector<OffloadFault> out;
+  std::vector<JobFault> out;
   const auto kind = to_text(s.data_parallel);
   const bool zero3 = s.data_parallel == DataParallel::zero3, torch = is_torch(s);
   if (o.parameters != OffloadDevice::none && !zero3 && !torch)
