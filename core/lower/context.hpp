@@ -337,6 +337,18 @@ struct Context {
     plan.buffers.push_back(std::move(b));
     return {static_cast<uint32_t>(plan.buffers.size() - 1)};
   }
+  /// One for each layer.
+  BufferId add_layer_buffer(std::string name, plan::Role role, plan::Scope scope, DType dtype,
+                            std::vector<int64_t> shape) {
+    plan::Buffer b;
+    b.name = std::move(name);
+    b.role = role;
+    b.dtype = dtype;
+    b.scope = scope;
+    b.per_layer = true;
+    b.shape = std::move(shape);
+    return add_buffer(std::move(b));
+  }
   BlockId add_block(plan::Block b) {
     if (b.ops.empty()) return {};
     plan.blocks.push_back(std::move(b));

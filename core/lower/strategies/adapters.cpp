@@ -172,17 +172,6 @@ void note_adapters(const Context& c, std::vector<std::string>& out) {
 
 namespace {
 
-BufferId add(Context& c, std::string name, Role role, DType dtype, Scope scope, std::vector<int64_t> shape) {
-  Buffer b;
-  b.name = std::move(name);
-  b.role = role;
-  b.dtype = dtype;
-  b.scope = scope;
-  b.per_layer = true;
-  b.shape = std::move(shape);
-  return c.add_buffer(std::move(b));
-}
-
 /// A pass over `tiles` read and `written` of rows x columns.
 Compute pass(const Context& c, Kernel kernel, int64_t columns, int64_t read, int64_t written, int launches) {
   const int64_t tile = c.n.tokens * columns * size_of(c.act);
@@ -206,11 +195,13 @@ void make_adapter_layer(Context& c, LayerBuffers& layer, const std::string& suff
     const std::string name = std::string(kNames[p]) + ".lora";
     AdapterBuffers& x = layer.adapters[p];
     const bool f8 = c.narrow();
-    x.rank = add(c, name + suffix, Role::activation, c.act, f8 ? Scope::invocation : scope, {c.n.tokens, a.rank});
-    if (f8) x.rank_f8 = add(c, name + "_f8" + suffix, Role::activation, DType::f8, scope, {c.n.tokens, a.rank});
+    x.rank = c.add_layer_buffer(name + suffix, Role::activation, f8 ? Scope::invocation : scope, c.act,
+                                {c.n.tokens, a.rank});
+    if (f8)
+      x.rank_f8 = c.add_layer_buffer(name + "_f8" + suffix, Role::activation, scope, DType::f8, {c.n.tokens, a.rank});
     if (!c.training().lora.dropout) continue;
-    x.dropped = add(c, name + "_dropped" + suffix, Role::activation, c.act, scope, {c.n.tokens, a.in});
-    x.mask = add(c, name + "_mask" + suffix, Role::activation, DType::u8, scope, {c.n.tokens, a.in});
+    x.dropped = c.add_layer_buffer(name + "_dropped" + suffix, Role::activation, scope, c.act, {c.n.tokens, a.in});
+    x.mask = c.add_layer_buffer(name + "_mask" + suffix, Role::activation, scope, DType::u8, {c.n.tokens, a.in});
   }
 }
 
@@ -220,7 +211,7 @@ void make_adapter_transients(Context& c) {
     if (a.rank == 0) continue;
     const std::string name = std::string(kNames[p]) + ".lora";
     const auto make = [&](const char* what, DType dtype, int64_t columns) {
-      return add(c, name + what, Role::transient, dtype, Scope::invocation, {c.n.tokens, columns});
+      return c.add_layer_buffer(name + what, Role::transient, Scope::invocation, dtype, {c.n.tokens, columns});
     };
     a.branch = make("_out", c.act, a.out);
     a.d_rank = make("_d_rank", c.act, a.rank);

@@ -60,14 +60,8 @@ struct Maker {
   std::string suffix;
   Scope scope;
   BufferId operator()(const std::string& name, DType dtype, std::vector<int64_t> shape) const {
-    plan::Buffer b;
-    b.name = name + suffix;
-    b.role = scope == Scope::invocation ? Role::transient : Role::activation;
-    b.dtype = dtype;
-    b.scope = scope;
-    b.per_layer = true;
-    b.shape = std::move(shape);
-    return c.add_buffer(std::move(b));
+    return c.add_layer_buffer(name + suffix, scope == Scope::invocation ? Role::transient : Role::activation, scope,
+                              dtype, std::move(shape));
   }
 };
 

@@ -219,31 +219,16 @@ void make_expert_parameters(Context& c) {
   id.shared_fc2 = add("shared_fc2", {n.h, n.shared_ffn}, dense(1, 1), false, out);
 }
 
-namespace {
-
-BufferId make(Context& c, std::string name, Role role, Scope scope, DType dtype, std::vector<int64_t> shape) {
-  Buffer b;
-  b.name = std::move(name);
-  b.role = role;
-  b.dtype = dtype;
-  b.scope = scope;
-  b.per_layer = true;
-  b.shape = std::move(shape);
-  return c.add_buffer(std::move(b));
-}
-
-}  // namespace
-
 void make_expert_layer(Context& c, LayerBuffers& l, const std::string& suffix, Scope scope) {
   const Sizes& n = c.n;
   auto kept = [&](const char* name, DType dtype, std::vector<int64_t> shape) {
-    return make(c, name + suffix, Role::activation, scope, dtype, std::move(shape));
+    return c.add_layer_buffer(name + suffix, Role::activation, scope, dtype, std::move(shape));
   };
   ExpertBuffers& m = l.moe;
   // With fp8 products the 8-bit inputs are kept; the 16-bit ones go as soon as they are cast.
   const bool f8 = c.narrow();
   auto wide = [&](const char* name, std::vector<int64_t> shape) {
-    return make(c, name + suffix, Role::activation, f8 ? Scope::invocation : scope, c.act, std::move(shape));
+    return c.add_layer_buffer(name + suffix, Role::activation, f8 ? Scope::invocation : scope, c.act, std::move(shape));
   };
   if (f8) {
     m.rows_f8 = kept("expert_in_f8", DType::f8, {n.expert_rows, n.h});
@@ -271,7 +256,7 @@ void make_expert_layer(Context& c, LayerBuffers& l, const std::string& suffix, S
 void make_expert_transients(Context& c) {
   const Sizes& n = c.n;
   auto tmp = [&](std::string name, DType dtype, std::vector<int64_t> shape) {
-    return make(c, std::move(name), Role::transient, Scope::invocation, dtype, std::move(shape));
+    return c.add_layer_buffer(std::move(name), Role::transient, Scope::invocation, dtype, std::move(shape));
   };
   auto rows = [&](std::string name, int64_t count, int64_t columns) {
     return tmp(std::move(name), c.act, {count, columns});

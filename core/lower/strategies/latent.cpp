@@ -85,17 +85,6 @@ void narrow_backward(BlockBuilder& b, const Context& c, const char* what, Buffer
             {c.gradient(weight, j)});
 }
 
-BufferId make(Context& c, std::string name, Role role, Scope scope, DType dtype, int64_t rows, int64_t columns) {
-  Buffer b;
-  b.name = std::move(name);
-  b.role = role;
-  b.dtype = dtype;
-  b.scope = scope;
-  b.per_layer = true;
-  b.shape = {rows, columns};
-  return c.add_buffer(std::move(b));
-}
-
 }  // namespace
 
 void make_latent_sizes(Context& c) {
@@ -136,11 +125,12 @@ void make_latent_layer(Context& c, LayerBuffers& l, const std::string& suffix, S
   const Sizes& n = c.n;
   const Widths w = widths(c);
   auto kept = [&](const char* name, int64_t columns, DType dtype) {
-    return make(c, name + suffix, Role::activation, scope, dtype, n.rows, columns);
+    return c.add_layer_buffer(name + suffix, Role::activation, scope, dtype, {n.rows, columns});
   };
   // With fp8 products the 8-bit inputs are kept; the 16-bit ones go as soon as they are cast.
   auto normed = [&](const char* name, int64_t columns) {
-    return make(c, name + suffix, Role::activation, c.narrow() ? Scope::invocation : scope, c.act, n.rows, columns);
+    return c.add_layer_buffer(name + suffix, Role::activation, c.narrow() ? Scope::invocation : scope, c.act,
+                              {n.rows, columns});
   };
   LatentBuffers& m = l.latent;
   if (c.narrow()) {
@@ -161,12 +151,12 @@ void make_latent_transients(Context& c) {
   const Sizes& n = c.n;
   const Widths w = widths(c);
   auto tmp = [&](const char* name, int64_t rows, int64_t columns) {
-    return make(c, name, Role::transient, Scope::invocation, c.act, rows, columns);
+    return c.add_layer_buffer(name, Role::transient, Scope::invocation, c.act, {rows, columns});
   };
   LatentTransients& x = c.latent;
   if (c.narrow()) {
     auto f8 = [&](const char* name, int64_t rows, int64_t columns) {
-      return make(c, name, Role::transient, Scope::invocation, DType::f8, rows, columns);
+      return c.add_layer_buffer(name, Role::transient, Scope::invocation, DType::f8, {rows, columns});
     };
     x.q_full_f8 = f8("q_down_full_f8", n.tokens, std::max<int64_t>(1, w.q_rank));
     x.kv_full_f8 = f8("kv_down_full_f8", n.tokens, w.kv_rank);
