@@ -86,7 +86,7 @@ Result<std::unique_ptr<exec::TokenSource>> open_data(const std::string& data, co
   const int64_t vocabulary = plan::vocabulary_of(p);
   if (data == "pattern") return exec::pattern_tokens(p.seed, vocabulary);
   if (data == "random") return exec::random_tokens(p.seed, vocabulary);
-  return exec::byte_tokens(data, p.seed, vocabulary, p.sequence);
+  return exec::byte_tokens(data, p.seed, vocabulary, p.sequence, plan::tokens_ahead(p));
 }
 
 int64_t tokens_of(const plan::Plan& p) { return p.micro_batches * p.micro_batch_size * p.sequence * p.mesh.size("dp"); }

@@ -21,13 +21,12 @@ namespace {
 /// Clocks drift apart by tens of microseconds a minute: their offsets are measured again after so many steps.
 constexpr int64_t kStepsPerClockReading = 50;
 
-/// Tokens or labels, which come from the host; nothing for other copies.
-std::optional<Role> fed_by_host(const Plan& plan, const ScriptTask& t) {
+/// The buffer of tokens or labels, which come from the host; null for other copies.
+const plan::Buffer* fed_by_host(const Plan& plan, const ScriptTask& t) {
   const Op& op = t.body();
-  if (!std::holds_alternative<plan::Copy>(op.body) || op.writes.count == 0) return std::nullopt;
-  const Role role = plan.buffer(t.block->refs[op.writes.begin].buffer).role;
-  if (role == Role::tokens || role == Role::labels) return role;
-  return std::nullopt;
+  if (!std::holds_alternative<plan::Copy>(op.body) || op.writes.count == 0) return nullptr;
+  const plan::Buffer& b = plan.buffer(t.block->refs[op.writes.begin].buffer);
+  return b.role == Role::tokens || b.role == Role::labels ? &b : nullptr;
 }
 
 template <class T>
@@ -242,7 +241,7 @@ Status Executor::issue(const Tasks& list, std::vector<Interval>* host_times) {
       device.launch({skip ? nullptr : c, op.name, reads, writes, context_of(t)}, op.stream, ticket);
     } else if (std::holds_alternative<plan::Copy>(op.body)) {
       const auto& copy = std::get<plan::Copy>(op.body);
-      const bool fed = fed_by_host(plan_, t).has_value();
+      const bool fed = fed_by_host(plan_, t) != nullptr;
       const auto from = fed ? std::span<const Operand>(&staged.operands[copies_++], 1) : reads;
       device.copy({op.name, from, writes, copy.from, copy.to}, op.stream, ticket);
     } else if (std::holds_alternative<Join>(op.body)) {
@@ -318,24 +317,27 @@ void Executor::stage(const Tasks& list, int64_t step) {
   staged.step = step;
   const int64_t parts = plan_.mesh.context_ranks(), part = plan_.mesh.context_coordinate(rank_);
   const int64_t length = plan_.sequence / parts;
-  const auto batch = static_cast<size_t>(plan_.micro_batch_size), sequence = static_cast<size_t>(length);
-  std::vector<int32_t> sample(static_cast<size_t>(plan_.sequence) + 1);
+  const auto batch = static_cast<size_t>(plan_.micro_batch_size);
+  std::vector<int32_t> sample(static_cast<size_t>(plan_.sequence + plan::tokens_ahead(plan_)));
   size_t used = 0;
   for (const ScriptTask& t : list.tasks) {
-    const auto role = fed_by_host(plan_, t);
-    if (!role) continue;
+    const plan::Buffer* buffer = fed_by_host(plan_, t);
+    if (!buffer) continue;
     if (used == staged.rows.size()) {
-      staged.rows.emplace_back(batch * sequence);
+      staged.rows.emplace_back();
       staged.operands.emplace_back();
     }
     std::vector<int32_t>& rows = staged.rows[used];
+    rows.resize(static_cast<size_t>(buffer->elements()));
+    const size_t sequence = rows.size() / batch;
+    const size_t next = buffer->role == Role::labels ? 1 : 0;
     staged.operands[used] = {rows.data(), DType::i32, static_cast<int64_t>(rows.size()), {}};
     ++used;
     for (size_t b = 0; b < batch; ++b) {
       options_.tokens->sample(step, sample_of(plan_, rank_, t.micro_batch, static_cast<int64_t>(b)), sample);
       for (size_t i = 0; i < sequence; ++i) {
         const int64_t position = plan::sequence_position(static_cast<int64_t>(i), length, part, parts);
-        rows[i * batch + b] = sample[static_cast<size_t>(position) + (*role == Role::labels ? 1 : 0)];
+        rows[i * batch + b] = sample[static_cast<size_t>(position) + next];
       }
     }
   }

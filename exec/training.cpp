@@ -92,12 +92,12 @@ std::unique_ptr<TokenSource> pattern_tokens(uint64_t seed, int64_t vocabulary) {
 }
 
 Result<std::unique_ptr<TokenSource>> byte_tokens(const std::string& path, uint64_t seed, int64_t vocabulary,
-                                                 int64_t sequence) {
+                                                 int64_t sequence, int64_t ahead) {
   auto bytes = read_file(path);
   if (!bytes) return bytes.errors();
   const std::string& text = bytes.value();
-  if (static_cast<int64_t>(text.size()) < sequence + 1)
-    return Diagnostic{path, fmt::format("{} bytes are shorter than a sample of {}", text.size(), sequence + 1), ""};
+  if (static_cast<int64_t>(text.size()) < sequence + ahead)
+    return Diagnostic{path, fmt::format("{} bytes are shorter than a sample of {}", text.size(), sequence + ahead), ""};
   if (const auto most = std::max_element(
           text.begin(), text.end(), [](char a, char b) { return static_cast<uint8_t>(a) < static_cast<uint8_t>(b); });
       static_cast<uint8_t>(*most) >= vocabulary)

@@ -35,7 +35,7 @@ class TokenSource {
  public:
   virtual ~TokenSource() = default;
   virtual std::string description() const = 0;
-  /// tokens.size() is a sequence and one more: labels are the tokens of the next position. Safe from several threads.
+  /// tokens.size() is a sequence and plan::tokens_ahead more: labels are the tokens of the next position. Safe from several threads.
   virtual void sample(int64_t step, int64_t number, std::span<int32_t> tokens) const = 0;
 };
 
@@ -43,9 +43,9 @@ class TokenSource {
 std::unique_ptr<TokenSource> random_tokens(uint64_t seed, int64_t vocabulary);
 /// A text in a made-up language: each token decides the next, seven times in eight. A model learns it in some hundred steps.
 std::unique_ptr<TokenSource> pattern_tokens(uint64_t seed, int64_t vocabulary);
-/// The bytes of a file, a token each; samples start at places drawn from the seed. Errors: unreadable, shorter than a
+/// The bytes of a file, a token each; samples of `sequence` + `ahead` start at places drawn from the seed. Errors: unreadable, shorter than a
 /// sample, a byte beyond the vocabulary.
 Result<std::unique_ptr<TokenSource>> byte_tokens(const std::string& path, uint64_t seed, int64_t vocabulary,
-                                                 int64_t sequence);
+                                                 int64_t sequence, int64_t ahead = 1);
 
 }  // namespace wt::exec

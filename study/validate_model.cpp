@@ -39,6 +39,7 @@ YAML::Node model_of(const Case& row, std::vector<std::string>& assumptions) {
     m["moe"]["first_dense_layers"] = row.moe->first_dense_layers;
     m["moe"]["layer_period"] = row.moe->layer_period;
   }
+  if (row.mtp_layers > 0) m["mtp_layers"] = row.mtp_layers;
   m["vocab"] = *row.vocab;
   m["max_context"] = *row.seq_len;
   m["gated_mlp"] = gated;
@@ -76,11 +77,12 @@ void split_layers(const Case& row, YAML::Node strategy, int64_t stages, bool bal
                     stages, most, first, last));
   } else if (has(row.framework, "NeMo") || has(row.framework, "Megatron-Bridge")) {
     // Megatron-Bridge recipes/deepseek/deepseek_v3.py, set_deepseek_v3_pipeline_model_parallel_layout: 61 layers as 16, 16,
-    // 16, 13; 8 x 7, 5; 4 x 15, 1.
+    // 16, 13; 8 x 7, 5; 4 x 15, 1; multi-token prediction before the loss.
     const int64_t most = (layers + stages - 1) / stages, last = layers - (stages - 1) * most;
     if (last < 1 || stages < 2) return;
     strategy["pipeline_layout"] =
-        fmt::format("Et*{}|{}t*{}L", most, stages > 2 ? fmt::format("(t*{}|)*{}", most, stages - 2) : "", last);
+        fmt::format("Et*{}|{}t*{}{}L", most, stages > 2 ? fmt::format("(t*{}|)*{}", most, stages - 2) : "", last,
+                    std::string(static_cast<size_t>(row.mtp_layers), 'm'));
     assumptions.push_back(fmt::format("{} layers on {} stages: {} each, {} last", layers, stages, most, last));
   }
 }

@@ -126,7 +126,6 @@ std::string not_built(const Case& row) {
   if (!row.layers || !row.hidden || !row.heads || !row.vocab || !row.seq_len)
     return "the model's shape is not published";
   if (const std::string experts = experts_not_built(row); !experts.empty()) return experts;
-  if (row.mtp_layers > 0) return "multi-token prediction is not built yet";
   if (precision_of(row.precision).empty()) return fmt::format("precision '{}' is not built yet", row.precision);
   if (!row.task.empty() && row.task != "pretrain" && row.task != "sft" && row.task != "lora")
     return fmt::format("task '{}' is not built yet", row.task);

@@ -46,6 +46,7 @@ struct ParameterIds {
   int norm1_gamma = -1, norm1_beta = -1, qkv = -1, qkv_bias = -1, q_gamma = -1, k_gamma = -1, proj = -1, proj_bias = -1;
   int norm2_gamma = -1, norm2_beta = -1, fc1 = -1, fc1_bias = -1, fc2 = -1, fc2_bias = -1;
   int final_gamma = -1, final_beta = -1, head = -1, head_bias = -1;
+  int embedding_copy = -1;  // of the last stage, where that needs the table: a tied head is this copy
   int q_down = -1, q_down_gamma = -1, q_up = -1, kv_down = -1, kv_down_gamma = -1, kv_up = -1;
   int router = -1, expert_fc1 = -1, expert_fc2 = -1, shared_fc1 = -1, shared_fc2 = -1;
 };
@@ -150,11 +151,19 @@ struct RemadeOps {
   std::vector<BufferId> written;  // what ends with the layer, though nothing may read it
 };
 
-struct EdgeBuffers {  // embedding and head
+/// From a hidden state to the loss (core/lower/head.cpp).
+struct HeadBuffers {
+  BufferId final_norm, final_stats, final_normed, final_wide, final_full, logits, logits32, exponentials, loss_max,
+      loss_sums, loss, d_logits, d_final_full, d_final;
+  // Cross entropy over the full vocabulary.
+  BufferId logits_pieces, logits_full, d_log_probs, d_logits32, d_logits_full;
+};
+
+struct EdgeBuffers : HeadBuffers {  // embedding and head
   BufferId sent_piece, received_piece, sent_gradient_piece, received_gradient_piece;
   BufferId tokens, labels, hidden, received, embedded, positioned, normed_embedding, embedding_stats, embedding_mask;
-  BufferId final_norm, final_stats, final_normed, final_wide, final_full, logits, logits32, exponentials, loss_max,
-      loss_sums, loss, d_logits, d_final_full, d_final, d_embedded, d_positioned;
+  BufferId d_embedded, d_positioned;
+  std::vector<BufferId> labels_ahead;  // multi-token prediction: views of `labels`, each a position further
   // Head and loss in one, a piece of the tokens at a time: views of what is read and written, and what one piece needs.
   struct Piece {
     BufferId rows, labels, d_rows;
@@ -162,8 +171,18 @@ struct EdgeBuffers {  // embedding and head
   std::vector<Piece> loss_pieces;
   int64_t piece_tokens = 0;
   BufferId piece_logits, piece_max, piece_sums, kept_d_final, kept_d_head;
-  // Cross entropy over the full vocabulary.
-  BufferId logits_pieces, logits_full, d_log_probs, d_logits32, d_logits_full;
+};
+
+/// One depth of multi-token prediction beside its transformer layer (strategies/multi_token.cpp). The norms are of the
+/// embedding of the next tokens, of the hidden state, and of what the layer wrote.
+struct MultiToken {
+  int embedding_gamma = -1, embedding_beta = -1, hidden_gamma = -1, hidden_beta = -1, proj = -1, final_gamma = -1,
+      final_beta = -1;
+  BufferId embedded_full, embedded, embedding_stats, embedding_normed, hidden_stats, hidden_normed;
+  BufferId joined, joined_full, projected, pieces, projected_full, in;
+  BufferId d_in, d_in_full, d_projected, d_joined_full, d_joined, d_embedding_normed, d_hidden_normed, d_embedded,
+      d_embedded_full, d_hidden;
+  HeadBuffers head;
 };
 
 /// Of what the host updates (strategies/offload.cpp): on the device and in host memory, between the two.

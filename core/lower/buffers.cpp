@@ -100,7 +100,7 @@ void make_mesh(Context& c) {
     model_shards.insert(model_shards.begin(), pp);
     c.norm = hybrid ? add("norm", model_shards) : sizes.shard > 1 ? c.world : c.model;
   }
-  if (c.job.model.tied_embeddings && c.n.p > 1)
+  if ((c.job.model.tied_embeddings || c.job.model.mtp_layers > 0) && c.n.p > 1)
     c.embedding = add("embedding", {pp}, plan::AxisFilter{pp, {0, c.n.p - 1}});
 }
 
@@ -241,8 +241,11 @@ void make_parameters(Context& c) {
   }
   if (m.tied_embeddings) {
     // With one stage the head reads the embedding table; with more the last stage keeps a copy of it.
-    id.head = n.p > 1 ? weight("embedding_copy", {n.vocab, n.h}, shard(0), false, sigma) : id.embedding;
+    if (n.p > 1) id.embedding_copy = weight("embedding_copy", {n.vocab, n.h}, shard(0), false, sigma);
+    id.head = n.p > 1 ? id.embedding_copy : id.embedding;
   } else {
+    if (n.p > 1 && m.mtp_layers > 0)
+      id.embedding_copy = weight("embedding_copy", {n.vocab, n.h}, shard(0), false, sigma);
     id.head = weight("head", {n.vocab, n.h}, shard(0), false, sigma);
   }
   if (m.head_bias) id.head_bias = zeros("head.bias", n.vocab, shard(0), false);
@@ -256,6 +259,7 @@ void make_parameters(Context& c) {
     for (int k : {id.q_gamma, id.k_gamma})
       if (k >= 0 && !c.frozen(k)) c.parameters[static_cast<size_t>(k)].partial_over_tensor = true;
   c.freezing = false;
+  make_multi_token_parameters(c);
   make_adapter_parameters(c);
 }
 
@@ -423,7 +427,8 @@ void make_activations(Context& c) {
   EdgeBuffers& e = c.edge;
   const auto& m = c.job.model;
   e.tokens = (c.frozen(c.id.embedding) ? tmp : mb)("tokens", Role::tokens, DType::i32, {n.tokens}, false);
-  e.labels = (c.training().loss_chunk > 0 ? tmp : mb)("labels", Role::labels, DType::i32, {n.tokens}, false);
+  e.labels = (c.training().loss_chunk > 0 ? tmp : mb)("labels", Role::labels, DType::i32,
+                                                      {n.tokens + n.b * m.mtp_layers}, false);
   e.hidden = mb("hidden", Role::activation, c.act, {n.rows, n.h});
   if (n.p > 1 && kept_edges(st) == 2) e.received = mb("received", Role::activation, c.act, {n.rows, n.h}, false);
   if (n.p > 1 && st.shard_messages && n.t > 1 && !n.sequence_parallel && n.tokens % n.t == 0) {
@@ -441,47 +446,11 @@ void make_activations(Context& c) {
   }
   if (c.job.training.dropout)
     e.embedding_mask = mb("embedding_mask", Role::activation, DType::u8, {n.rows, n.h}, false);
-  const int64_t stats = m.norm == Norm::layer_norm ? 2 : 1;
-  const bool gathered = n.sequence_parallel && st.keep_gathered;
-  const bool head_kept = !c.frozen(c.id.head) && c.training().loss_chunk == 0;  // a loss in pieces needs the rows once
-  e.final_norm = (gathered || !head_kept ? tmp : mb)("final_norm_out", Role::activation, c.act, {n.rows, n.h}, false);
-  e.final_stats = mb("final_norm_stats", Role::activation, DType::f32, {n.rows, stats}, false);
-  const NormKernel norm = m.norm == Norm::rms_norm ? c.job.training.norm_kernel : NormKernel::fused;
-  if (norm != NormKernel::fused)
-    e.final_normed = mb("final_norm_normed", Role::activation, c.act, {n.rows, n.h}, false);
-  if (norm == NormKernel::eager_fp32)
-    e.final_wide = mb("final_norm_in_f32", Role::activation, DType::f32, {n.rows, n.h}, false);
-  e.final_full = (gathered && head_kept ? mb : tmp)("final_norm_full", gathered ? Role::activation : Role::transient,
-                                                    c.act, {n.tokens, n.h}, false);
-  // The fused loss keeps the logits themselves; the others compute in fp32, in place of a copy.
-  const bool whole = c.job.training.loss == LossKind::full_vocabulary, pieces = whole && n.t > 1;
-  const bool upcast = !c.job.training.fused_loss && c.act != DType::f32;
-  const int64_t columns = whole ? n.padded_vocab : n.vocab;
-  e.logits = (upcast || pieces ? tmp : mb)("logits", Role::activation, c.act, {n.tokens, n.vocab}, false);
-  e.logits_full = e.logits;
-  if (pieces) {
-    e.logits_pieces = tmp("logits_gathered", Role::transient, c.act, {n.t, n.tokens, n.vocab}, false);
-    e.logits_full = (upcast ? tmp : mb)("logits_full", Role::activation, c.act, {n.tokens, columns}, false);
-    e.d_logits_full = tmp("d_logits_full", Role::transient, c.act, {n.tokens, columns}, false);
-  }
-  e.logits32 = e.logits_full;
-  if (upcast) e.logits32 = mb("logits_f32", Role::activation, DType::f32, {n.tokens, columns}, false);
-  // Where the engine keeps fp32 logits (kept_outputs), they are those that the loss reads.
-  if (!c.job.training.fused_loss && (whole || kept_outputs(c) == 0))
-    e.exponentials = tmp("logits_exponentials", Role::transient, DType::f32, {n.tokens, columns}, false);
-  if (whole) {
-    e.d_log_probs = tmp("d_logits_log_probs", Role::transient, DType::f32, {n.tokens, columns}, false);
-    e.d_logits32 = tmp("d_logits_f32", Role::transient, DType::f32, {n.tokens, columns}, false);
-  }
-  e.loss_max = mb("loss_max", Role::activation, DType::f32, {n.tokens}, false);
-  e.loss_sums = mb("loss_sums", Role::activation, DType::f32, {2, n.tokens}, false);
-  e.loss = rank("loss", Role::loss, DType::f32, {1}, false);
-  e.d_logits = tmp("d_logits", Role::transient, c.act, {n.tokens, n.vocab}, false);
-  e.d_final_full = tmp("d_final_full", Role::transient, c.act, {n.tokens, n.h}, false);
-  e.d_final = tmp("d_final", Role::transient, c.act, {n.rows, n.h}, false);
+  make_head_buffers(c, e, "", {});
   e.d_embedded = tmp("d_embedded", Role::transient, c.act, {n.rows, n.h}, false);
   e.d_positioned = tmp("d_positioned", Role::transient, c.act, {n.tokens, n.h}, false);
   make_loss_pieces(c);
+  make_multi_token_buffers(c);
   c.grad_norm = rank("grad_norm", Role::scalar, DType::f32, {1}, false);
   if (updates_on_host(c.strategy()) && c.training().gradient_clipping > 0) {
     c.host_norm = rank("host_norm", Role::scalar, DType::f32, {1}, false);

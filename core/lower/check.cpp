@@ -70,7 +70,8 @@ void check_latent(const JobSpec& j, Faults& f) {
 void check_model(const JobSpec& j, Faults& f) {
   const auto& m = j.model;
   const auto& s = j.strategy;
-  for (const auto& faults_of : {expert_faults, adapter_faults, packing_faults, ddp_faults, chunked_loss_faults})
+  for (const auto& faults_of :
+       {expert_faults, adapter_faults, packing_faults, ddp_faults, chunked_loss_faults, multi_token_faults})
     f.add(faults_of(j));
   if (m.mla) check_latent(j, f);
   if (m.embedding_dim != 0 && m.embedding_dim != m.hidden)
@@ -78,7 +79,6 @@ void check_model(const JobSpec& j, Faults& f) {
           m.hidden);
   if (m.head_transform || m.segment_types > 0)
     f.add("model.head_transform", "BERT's head transform and segment embeddings cannot be planned yet");
-  if (m.mtp_layers > 0) f.add("model.mtp_layers", "multi-token prediction cannot be planned yet");
   if (m.heads % s.tensor != 0) {
     f.add("strategy.tensor", "{} attention heads do not divide over tensor = {}", m.heads, s.tensor);
     f.hint(nearest_divisors(m.heads, s.tensor));

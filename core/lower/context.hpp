@@ -48,11 +48,13 @@ struct ChunkPart {
   PartId id;
   bool embedding = false, head = false;
   int64_t layers = 0;
+  int64_t mtp = 0;                       // the last of them: each of a depth of multi-token prediction, behind the head
   bool split_buckets = false;            // gradients are reduced bucket by bucket inside the backward
   bool receives = false, sends = false;  // from the previous, to the next stage
   bool back = false;                     // on a V's way back
   bool tied_copy = false;                // last stage's copy of the embedding table
   std::vector<LayerKind> kinds;          // of each layer
+  int64_t stack() const { return layers - mtp; }
   struct Instance {
     int parameter;
     int64_t layer;
@@ -122,6 +124,7 @@ struct Context {
   std::map<uint32_t, BufferId> on_host{};  // the host's copy of a saved activation
   std::vector<BufferId> handed{};          // made by input gradients, read by weight gradients in a block of their own
   EdgeBuffers edge{};
+  std::vector<MultiToken> mtp{};
   BufferId grad_norm{}, expert_grad_norm{}, overflow{};
   BufferId host_norm{};  // the norm in host memory, where the update reads it
   std::vector<ChunkPart> parts{};
@@ -307,8 +310,27 @@ void layer_forward(BlockBuilder&, const Context&, const LayerBuffers&, int j, La
                    plan::BufferRef out, plan::Phase, bool to_last_kept = false);
 void layer_backward(BlockBuilder&, const Context&, const LayerBuffers&, int j, LayerKind, plan::BufferRef in,
                     plan::BufferRef d_out, plan::BufferRef d_in);
+
+/// core/lower/head.cpp: from the hidden state to the loss.
+/// `loss`: the one that it is added to; invalid: a new one.
+void make_head_buffers(Context&, HeadBuffers&, const std::string& suffix, BufferId loss);
 void head_forward(BlockBuilder&, const Context&, const ChunkPart&);
 void head_backward(BlockBuilder&, const Context&, const ChunkPart&);
+/// The loss of normed rows, and their gradient from it. `share`: what a micro-batch's mean counts for (0: 1).
+void head_loss(BlockBuilder&, const Context&, const HeadBuffers&, plan::BufferRef x, plan::BufferRef labels,
+               double share);
+plan::BufferRef head_loss_backward(BlockBuilder&, const Context&, const HeadBuffers&, plan::BufferRef x,
+                                   plan::BufferRef labels, double share);
+
+/// core/lower/strategies/multi_token.cpp: multi-token prediction beside the head.
+std::vector<JobFault> multi_token_faults(const JobSpec&);
+void make_multi_token_parameters(Context&);
+void make_multi_token_buffers(Context&);
+void place_labels_ahead(Context&, const ChunkPart&);
+/// From what the final norm wrote to the losses of all depths.
+void multi_token_forward(BlockBuilder&, const Context&, const ChunkPart&);
+/// Adds the gradient of what the final norm wrote to `d`.
+void multi_token_backward(BlockBuilder&, const Context&, const ChunkPart&, plan::BufferRef d);
 
 /// core/lower/strategies/recompute.cpp: the layer segments of a forward and a backward under the recompute setting.
 /// Hooks add ops before or after layers; layers are iterations of one segment where the hooks call them alike.
@@ -365,6 +387,10 @@ class ActivationHooks final : public LayerHooks {
   const ChunkPart& part_;
   std::shared_ptr<std::map<int64_t, std::vector<BufferId>>> saved_;
 };
+/// A layer by itself, recomputed as those of the stack are (of whole layers: with `uniform` only, as Megatron does).
+void lone_layer_forward(BlockBuilder&, const Context&, int j, LayerKind, plan::BufferRef in, plan::BufferRef out);
+void lone_layer_backward(BlockBuilder&, const Context&, int j, LayerKind, plan::BufferRef in, plan::BufferRef d_out,
+                         plan::BufferRef d_in);
 void layers_forward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
 void layers_backward(BlockBuilder&, const Context&, const ChunkPart&, LayerHooks* hooks);
 

@@ -129,6 +129,22 @@ BufferRef input_of_region(BlockBuilder& b, const Context& c, BufferId kept, Buff
   return kept.valid() ? ref(kept, j) : enter_region(b, c, ref(shard, j), ref(full, j), phase);
 }
 
+Compute embedding_lookup(const Context& c) {
+  const int64_t tile = c.n.tokens * c.n.h * size_of(c.act);
+  Compute op = streaming(Kernel::embedding_forward, c.act, c.n.tokens, c.n.h, tile, tile, 0);
+  op.dims = {c.n.tokens, c.n.h, c.n.vocab};
+  if (c.n.t > 1) op.group = c.tp;
+  return op;
+}
+
+Compute embedding_gradient(const Context& c) {
+  const int64_t tile = c.n.tokens * c.n.h * size_of(c.act), sum = c.n.tokens * c.n.h * size_of(c.grad);
+  Compute op = streaming(Kernel::embedding_backward, c.act, c.n.tokens, c.n.h, tile + sum, sum, 1, 2);
+  op.dims = {c.n.tokens, c.n.h, c.n.vocab};
+  if (c.n.t > 1) op.group = c.tp;
+  return op;
+}
+
 Compute add(const Context& c, int64_t rows) {
   const int64_t tile = rows * c.n.h * size_of(c.act);
   return streaming(Kernel::add, c.act, rows, c.n.h, 2 * tile, tile, 1);

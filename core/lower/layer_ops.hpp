@@ -38,6 +38,9 @@ void linear_weight(BlockBuilder&, const Context&, const char* name, plan::Buffer
 /// The input of a column-parallel product: as the forward kept it, or gathered again.
 plan::BufferRef input_of_region(BlockBuilder&, const Context&, BufferId kept, BufferId shard, BufferId full, int j,
                                 plan::Phase);
+/// Rows of the table for the tokens, and what they add to its gradient.
+plan::Compute embedding_lookup(const Context&);
+plan::Compute embedding_gradient(const Context&);
 /// Of two hidden states.
 plan::Compute add(const Context&, int64_t rows);
 

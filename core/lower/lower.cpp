@@ -86,7 +86,7 @@ plan::Block unit_forward_block(Context& c, const ChunkPart& part, const std::str
   if (activations.any()) all.add(&activations);
   layers_forward(b, c, part, all.get());
   if (part.head) {
-    b.segment(part.layers);
+    b.segment(part.stack());
     hooks.head(b);
     head_forward(b, c, part);
   } else {
@@ -100,7 +100,7 @@ plan::Block unit_backward_block(Context& c, const ChunkPart& part, const std::st
   BlockBuilder b(c.plan, name, part.id, BlockBuilder::Lifetimes::backward);
   UnitHooks hooks(c, part, pass);
   begin_block(b, c, p2p);
-  b.segment(part.layers);
+  b.segment(part.stack());
   hooks.begin(b);
   if (part.head) {
     head_backward(b, c, part);
@@ -173,8 +173,10 @@ plan::Block forward_block(Context& c, const ChunkPart& part, const std::string& 
   if (activations.any()) hooks.add(&activations);
   layers_forward(b, c, part, hooks.get());
   if (part.head) {
-    b.segment(part.layers);
+    b.segment(part.stack());
     if (split) gather.finish(b);
+    if (first)
+      for (int64_t k = 0; k < part.mtp; ++k) gather.before_forward(b, {part.stack() + k, static_cast<int>(k)});
     head_forward(b, c, part);
   } else {
     send_output(b, c, part);
@@ -189,8 +191,9 @@ plan::Block backward_block(Context& c, const ChunkPart& part, const std::string&
   ReduceHooks reduce(c, part);
   const bool hooked = last && part.split_buckets;
   if (part.head) {
-    b.segment(part.layers);
+    b.segment(part.stack());
     head_backward(b, c, part);
+    if (hooked && part.mtp > 0) reduce.after_backward(b, {part.stack()});
   } else {
     receive_gradient(b, c, part, p2p);
   }
@@ -246,6 +249,7 @@ void make_part(Context& c, ChunkPart& part, P2p p2p, Passes passes) {
   c.plan.parts.push_back(std::move(out));
   const std::string name = c.plan.parts[part.id.v].name;
   place_loss_pieces(c, part);
+  place_labels_ahead(c, part);
   if (has_units(c.strategy())) {
     make_units(c, part);
     return unit_blocks(c, part, name, p2p);
@@ -476,10 +480,12 @@ Result<plan::Plan> lower(const JobSpec& asked) {
     ChunkPart want;
     want.embedding = g == 0;
     want.head = g == out.placement.stages() - 1;
-    want.layers = layers[static_cast<size_t>(g)];
+    want.mtp = want.head ? job.model.mtp_layers : 0;
+    want.layers = layers[static_cast<size_t>(g)] + want.mtp;
     for (int64_t l = next_layer; l < next_layer + want.layers; ++l) {
-      const LayerKind kind = kind_of(job.model, l);
-      want.kinds.push_back(has_window(job, l) ? with_window(kind) : kind);
+      const int64_t like = std::min(l, job.model.layers - 1);  // a layer of multi-token prediction is like the last
+      const LayerKind kind = kind_of(job.model, like);
+      want.kinds.push_back(has_window(job, like) ? with_window(kind) : kind);
     }
     want.back = schedule.placement == plan::PlacementKind::zigzag && slot.chunk % 2 == 1;
     want.split_buckets =
@@ -499,7 +505,8 @@ Result<plan::Plan> lower(const JobSpec& asked) {
     first_layer[static_cast<size_t>(slot.pp)][static_cast<size_t>(slot.chunk)] = next_layer;
     next_layer += want.layers;
   }
-  WT_CHECK(next_layer == job.model.layers, "{} layers placed of {}", next_layer, job.model.layers);
+  WT_CHECK(next_layer == job.model.layers + job.model.mtp_layers, "{} layers placed of {}", next_layer,
+           job.model.layers + job.model.mtp_layers);
 
   note_assumptions(job, out.assumptions);
   if (job.model.moe) note_experts(job, out.assumptions);

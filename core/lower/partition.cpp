@@ -12,7 +12,9 @@ namespace {
 
 constexpr std::string_view kLayout = "strategy.pipeline_layout";
 constexpr std::string_view kLegal =
-    "legal: E (embedding) first, t for each layer, L (loss) last, | between stages, x*n or (...)*n: Et*3|(tt|)*6tL";
+    "legal: E (embedding) first, t for each layer, m for each of multi-token prediction before L (loss), which is "
+    "last, | "
+    "between stages, x*n or (...)*n: Et*3|(tt|)*6tL";
 
 /// Megatron's parse_str_to_list: repetitions written out. Nothing: not a layout. Bounded, whatever n is.
 std::optional<std::string> written_out(std::string_view text) {
@@ -58,6 +60,7 @@ Result<std::vector<int64_t>> layers_of_layout(const JobSpec& job) {
   if (!layout) return fault(fmt::format("'{}' is no layout", s.pipeline_layout));
   std::vector<int64_t> layers{0};
   bool embedding = false, loss = false;
+  int64_t ahead = 0;
   for (size_t i = 0; i < layout->size(); ++i) {
     const char c = (*layout)[i];
     if (c == '|') {
@@ -69,7 +72,9 @@ Result<std::vector<int64_t>> layers_of_layout(const JobSpec& job) {
     } else if (c == 'L' && i + 1 == layout->size()) {
       loss = true;
     } else if (c == 'm') {
-      return fault("multi-token prediction (m) cannot be planned yet");
+      if (layout->find_first_not_of('m', i) + 1 != layout->size() || layout->back() != 'L')
+        return fault("multi-token prediction (m) on another stage than the loss cannot be planned yet");
+      ++ahead;
     } else {
       return fault(fmt::format("'{}' is out of place in '{}'", c, s.pipeline_layout));
     }
@@ -84,6 +89,8 @@ Result<std::vector<int64_t>> layers_of_layout(const JobSpec& job) {
     total += layers[i];
     if (layers[i] == 0 && i != 0 && i + 1 != layers.size()) return fault(fmt::format("stage {} holds nothing", i));
   }
+  if (ahead != job.model.mtp_layers)
+    return fault(fmt::format("has {} layers of multi-token prediction (m) of {}", ahead, job.model.mtp_layers));
   if (total != job.model.layers) return fault(fmt::format("has {} layers of {}", total, job.model.layers));
   return layers;
 }

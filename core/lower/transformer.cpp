@@ -1,4 +1,4 @@
-// One decoder layer, the embedding and the head, forward and backward, as ops. The math is the same under every
+// One decoder layer and the embedding, forward and backward, as ops. The math is the same under every
 // strategy; where tensor parallelism cuts it, enter_region and leave_region stand.
 //
 //   hidden[l] -> norm1 -> (gather) qkv -> rope -> attention -> proj (reduce) -> + -> residual
@@ -290,11 +290,8 @@ void embedding_forward(BlockBuilder& b, const Context& c) {
   const BufferRef hidden = ref(e.hidden);
   const BufferRef after_embedding = normed ? ref(e.normed_embedding) : hidden;
 
-  Compute lookup = streaming(Kernel::embedding_forward, c.act, n.tokens, n.h, tile, tile, 0);
-  lookup.dims = {n.tokens, n.h, n.vocab};
-  if (n.t > 1) lookup.group = c.tp;
   const BufferRef x = learned || scattered ? ref(e.embedded) : after_embedding;
-  b.compute("embedding", f, lookup, {ref(e.tokens), c.weight(id.embedding)}, {x});
+  b.compute("embedding", f, embedding_lookup(c), {ref(e.tokens), c.weight(id.embedding)}, {x});
   if (n.t > 1) {
     if (scattered && !learned) {
       b.op("tp reduce-scatter", f, Stream::tensor,
@@ -360,163 +357,8 @@ void embedding_backward(BlockBuilder& b, const Context& c) {
     op.group = c.cp;
     b.compute("position backward", Phase::backward_weight, op, {d}, {c.gradient(id.position)});
   }
-  Compute op = streaming(Kernel::embedding_backward, c.act, n.tokens, n.h, tile + n.tokens * n.h * size_of(c.grad),
-                         n.tokens * n.h * size_of(c.grad), 1, 2);
-  op.dims = {n.tokens, n.h, n.vocab};
-  if (n.t > 1) op.group = c.tp;
-  b.compute("embedding backward", Phase::backward_weight, op, {d, ref(e.tokens)}, {c.gradient(id.embedding)});
-}
-
-namespace {
-
-/// A kernel of the loss: over the rank's columns of the logits, or over all of them.
-Compute loss_kernel(const Context& c, Kernel k, int64_t read, int64_t written, double flops, int launches) {
-  const int64_t columns = c.plan.buffer(c.edge.logits32).shape.back();
-  Compute op = streaming(k, DType::f32, c.n.tokens, columns, read, written, flops, launches);
-  op.dims = {c.n.tokens, c.job.model.vocab, columns};
-  if (columns < c.n.padded_vocab) op.group = c.tp;
-  return op;
-}
-
-/// Rows of all logits on every tensor rank: torch's all_gather into a list fills one flat buffer, copies it to the list and
-/// cat makes rows of it.
-BufferRef gather_logits(BlockBuilder& b, const Context& c) {
-  const EdgeBuffers& e = c.edge;
-  if (e.logits_full == e.logits) return ref(e.logits);
-  const BufferRef pieces = ref(e.logits_pieces), full = ref(e.logits_full);
-  const int64_t all = bytes(c, full);
-  b.op("tp all-gather logits", Phase::forward, Stream::tensor,
-       plan::Collective{plan::CollectiveKind::all_gather, plan::Reduction::sum, c.act, c.tp, all}, {ref(e.logits)},
-       {pieces});
-  Compute concat = streaming(Kernel::concat_columns, c.act, c.n.tokens, c.n.vocab, 2 * all, 2 * all, 0, 2);
-  concat.group = c.tp;
-  b.compute("concatenate logits", Phase::forward, concat, {pieces}, {full});
-  return full;
-}
-
-BufferRef slice_logits(BlockBuilder& b, const Context& c, BufferRef d_logits) {
-  const EdgeBuffers& e = c.edge;
-  if (e.logits_full == e.logits) return d_logits;
-  const int64_t own = c.n.tokens * c.n.vocab * size_of(c.act);
-  Compute slice = streaming(Kernel::slice_columns, c.act, c.n.tokens, c.n.vocab, own, own, 0);
-  slice.group = c.tp;
-  b.compute("slice logits gradient", Phase::backward_input, slice, {d_logits}, {ref(e.d_logits)});
-  return ref(e.d_logits);
-}
-
-}  // namespace
-
-void head_forward(BlockBuilder& b, const Context& c, const ChunkPart&) {
-  const Sizes& n = c.n;
-  const EdgeBuffers& e = c.edge;
-  const auto& id = c.id;
-  const Phase f = Phase::forward;
-  const uint32_t labelled =
-      b.op("labels", f, Stream::copy_in, plan::Copy{plan::Space::pinned, plan::Space::device, n.tokens * 4}, {},
-           {ref(e.labels)});
-  // Pieces are views, of which the rules know nothing: what they lie in is held from here to the last of them.
-  const auto hold_whole = [&](BufferId whole) {
-    if (e.loss_pieces.empty()) return;
-    b.keep_out(whole);
-    b.reserve_here(ref(whole));
-  };
-  hold_whole(e.labels);
-  BufferRef x = ref(e.hidden);
-  if (c.has(id.final_gamma)) {
-    norm_forward(b, c, "final norm", f, x, id.final_gamma, id.final_beta, 0, ref(e.final_norm),
-                 {e.final_stats, e.final_normed, e.final_wide});
-    x = ref(e.final_norm);
-    hold_whole(e.final_norm);
-  }
-  if (!e.loss_pieces.empty()) {
-    b.before_next_compute({plan::Wait::Kind::op, labelled});
-    return chunked_head_forward(b, c);
-  }
-  const BufferRef full = enter_region(b, c, x, ref(e.final_full), f);
-  linear(b, c, "logits", f, full, id.head, id.head_bias, 0, ref(e.logits), n.vocab, n.h);
-  // Without a final norm nothing in the backward reads the rows once the gathered ones are kept.
-  if (x == ref(e.hidden) && !(full == x) && c.strategy().keep_gathered) b.release_here(x);
-  const BufferRef full_logits = gather_logits(b, c), logits = ref(e.logits32);
-  const int64_t elements = c.plan.buffer(e.logits32).elements(), wide = bytes(c, logits);
-  if (!(logits == full_logits))
-    b.compute("logits cast", f,
-              streaming(Kernel::cast, DType::f32, n.tokens, elements / n.tokens, elements * size_of(c.act), wide, 0),
-              {full_logits}, {logits});
-  const BufferRef max = ref(e.loss_max), sums = ref(e.loss_sums);
-  const bool fused = c.training().fused_loss;
-  const bool parallel = n.t > 1 && c.training().loss == LossKind::vocabulary_parallel;
-  b.compute("loss max", f, loss_kernel(c, Kernel::loss_max, wide, n.tokens * 4, 1, 1), {logits}, {max});
-  if (parallel)
-    b.op("tp all-reduce loss", f, Stream::tensor,
-         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::max, DType::f32, c.tp, n.tokens * 4},
-         {max}, {max});
-  // Unfused: subtract, exponentiate and sum are passes of their own over the fp32 logits, and the exponentials (torch:
-  // the log probabilities) are a tensor beside them until the function returns.
-  b.compute("loss sums", f,
-            loss_kernel(c, Kernel::loss_sums, fused ? wide : 3 * wide, fused ? 0 : 2 * wide, 4, fused ? 1 : 5),
-            {logits, max, ref(e.labels)}, {sums});
-  if (e.exponentials.valid()) b.reserve_here(ref(e.exponentials));
-  // torch's cross entropy under autocast: a cast to fp32, then log_softmax, which finds a row in L2 once it has read it.
-  // The copies are not held: the values are those of the loss, and nobody reads them.
-  const int64_t cast = elements * 4;
-  for (int64_t metric = 0; metric < c.training().loss_metrics; ++metric) {
-    b.compute("metric cast", f,
-              streaming(Kernel::copy, c.act, n.tokens, elements / n.tokens, elements * size_of(c.act), cast, 0),
-              {full_logits}, {full_logits});
-    b.compute("metric loss", f, loss_kernel(c, Kernel::loss_sums, cast, cast, 4, 2), {logits, max, ref(e.labels)},
-              {sums});
-  }
-  if (parallel)
-    b.op("tp all-reduce loss", f, Stream::tensor,
-         plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, DType::f32, c.tp, n.tokens * 8},
-         {sums}, {sums});
-  b.compute("loss", f, loss_kernel(c, Kernel::loss_forward, n.tokens * 12, 4, 0, 3), {sums, max}, {ref(e.loss)});
-  if (e.exponentials.valid()) b.release_here(ref(e.exponentials));
-}
-
-void head_backward(BlockBuilder& b, const Context& c, const ChunkPart&) {
-  const Sizes& n = c.n;
-  const EdgeBuffers& e = c.edge;
-  const auto& id = c.id;
-  const Phase input = Phase::backward_input;
-  if (!e.loss_pieces.empty()) {
-    norm_backward(b, c, "final norm backward", chunked_head_backward(b, c), ref(e.hidden), id.final_gamma,
-                  id.final_beta, 0, {e.final_stats, e.final_normed, e.final_wide}, ref(c.tmp.d_hidden));
-    return;
-  }
-  const BufferRef logits = ref(e.logits32);
-  const int64_t elements = c.plan.buffer(e.logits32).elements(), wide = bytes(c, logits);
-  // In place of what the forward kept.
-  b.compute("loss backward", input, loss_kernel(c, Kernel::loss_backward, wide, wide, 4, 1),
-            {logits, ref(e.loss_max), ref(e.loss_sums), ref(e.labels)}, {logits});
-  for (const BufferId d : {e.d_log_probs, e.d_logits32})  // torch: gradients of nll_loss and of log_softmax
-    if (d.valid()) {
-      b.reserve_here(ref(d));
-      b.release_here(ref(d));
-    }
-  BufferRef d_logits = logits;
-  if (e.logits32 != e.logits_full) {
-    d_logits = ref(e.logits_full == e.logits ? e.d_logits : e.d_logits_full);
-    b.compute("logits cast backward", input,
-              streaming(Kernel::cast, c.act, n.tokens, elements / n.tokens, wide, elements * size_of(c.act), 0),
-              {logits}, {d_logits});
-  }
-  d_logits = slice_logits(b, c, d_logits);
-  const bool normed = c.has(id.final_gamma);
-  const BufferRef x = normed ? ref(e.final_norm) : ref(e.hidden);
-  const bool kept = n.sequence_parallel && c.strategy().keep_gathered;
-  const bool frozen = c.frozen(id.head);
-  const BufferRef full = frozen ? x : kept ? ref(e.final_full) : enter_region(b, c, x, ref(e.final_full), input);
-  const BufferRef d_hidden = ref(c.tmp.d_hidden);
-  const bool direct = !normed && n.t == 1;
-  linear_input(b, c, "logits dgrad", d_logits, id.head, 0, direct ? d_hidden : ref(e.d_final_full), n.vocab, n.h);
-  BufferRef d = direct ? d_hidden : leave_region(b, c, ref(e.d_final_full), normed ? ref(e.d_final) : d_hidden, input);
-  linear_weight(b, c, "logits wgrad", d_logits, full, id.head, id.head_bias, 0, n.vocab, n.h, n.tokens);
-  if (normed)
-    norm_backward(b, c, "final norm backward", d, ref(e.hidden), id.final_gamma, id.final_beta, 0,
-                  {e.final_stats, e.final_normed, e.final_wide}, d_hidden);
-  else if (!(d == d_hidden))
-    b.compute("copy gradient", input, streaming(Kernel::copy, c.act, n.rows, n.h, 0, 0, 0), {d}, {d_hidden});
+  b.compute("embedding backward", Phase::backward_weight, embedding_gradient(c), {d, ref(e.tokens)},
+            {c.gradient(id.embedding)});
 }
 
 }  // namespace wt::lower

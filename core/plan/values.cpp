@@ -127,6 +127,13 @@ int64_t vocabulary_of(const Plan& plan) {
   return 0;
 }
 
+int64_t tokens_ahead(const Plan& p) {
+  int64_t most = 0;
+  for (const Buffer& b : p.buffers)
+    if (b.role == Role::labels) most = std::max(most, b.elements() / p.micro_batch_size);
+  return 1 + std::max<int64_t>(0, most - p.sequence / p.mesh.context_ranks());
+}
+
 int64_t sample_of(const Plan& plan, RankId rank, int64_t micro_batch, int64_t row) {
   const int64_t at = micro_batch * plan.mesh.data_ranks() + plan.mesh.data_coordinate(rank);
   return at * plan.micro_batch_size + row % plan.micro_batch_size;

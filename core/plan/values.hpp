@@ -34,6 +34,9 @@ void load_initial(const Plan&, RankId rank, int64_t chunk, BufferId, int64_t lay
 
 /// Tokens of the model's vocabulary, padding left out; 0 if the plan has no loss.
 int64_t vocabulary_of(const Plan&);
+/// Positions beyond a sequence of which a sample has tokens: labels are those of the next one, and with multi-token
+/// prediction of more.
+int64_t tokens_ahead(const Plan&);
 /// The number in the global batch of the sample that stands in `row` of a micro-batch (rows are sequence-major).
 int64_t sample_of(const Plan&, RankId rank, int64_t micro_batch, int64_t row);
 /// A uniformly drawn token: training on these shows that strategies agree, not that a model learns.

@@ -107,6 +107,13 @@ const Strategy kStrategies[] = {
        j.strategy.pipeline = 4;
        j.strategy.pipeline_layout = "Et|ttt|tttt|L";
      }},
+    {"multi-token prediction on stages",
+     [](JobSpec& j) {
+       j = experts(2, false);
+       j.model.mtp_layers = 2;
+       j.strategy.tensor = 2;
+       j.strategy.sequence_parallel = true;
+     }},
     {"experts, overlapped passes", [](JobSpec& j) { j = experts(1, true); }},
     {"experts, overlapped passes on stages", [](JobSpec& j) { j = experts(2, true); }},
 };

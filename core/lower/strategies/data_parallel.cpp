@@ -53,11 +53,16 @@ std::vector<std::pair<int, int64_t>> registration(const Context& c, const ChunkP
     add(c.id.embedding_gamma);
     add(c.id.embedding_beta);
   }
+  if (part.head && c.id.embedding_copy != c.id.head) add(c.id.embedding_copy);
   for (int64_t layer = 0; layer < part.layers; ++layer)
     for (size_t k = 0; k < c.parameters.size(); ++k)
       if (c.parameters[k].per_layer && c.of_layer(static_cast<int>(k), part.kinds[static_cast<size_t>(layer)]))
         order.emplace_back(static_cast<int>(k), layer);
   if (part.head) {
+    for (const MultiToken& x : c.mtp)
+      for (const int k :
+           {x.embedding_gamma, x.embedding_beta, x.hidden_gamma, x.hidden_beta, x.proj, x.final_gamma, x.final_beta})
+        add(k);
     add(c.id.final_gamma);
     add(c.id.final_beta);
     if (!(part.embedding && c.id.head == c.id.embedding)) add(c.id.head);
@@ -186,7 +191,7 @@ void make_buckets(Context& c, ChunkPart& part) {
   // (Megatron's shared_embedding rule).
   auto alone = [&](int parameter) {
     return c.strategy().data_parallel == DataParallel::distributed_optimizer && c.embedding.valid() &&
-           (parameter == c.id.embedding || parameter == c.id.head);
+           (parameter == c.id.embedding || parameter == c.id.embedding_copy);
   };
   struct Filling {
     BucketRule rule;

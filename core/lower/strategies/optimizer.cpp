@@ -66,7 +66,7 @@ void tail_block(Context& c, ChunkPart& part, const std::string& name) {
          plan::Collective{plan::CollectiveKind::all_reduce, plan::Reduction::sum, c.grad, c.tp, n}, shared, shared);
     b.op("unflatten norm gradients", Phase::reduce, Stream::compute, flatten, shared, shared);
   }
-  const int table = part.embedding ? c.id.embedding : c.id.head;
+  const int table = part.embedding ? c.id.embedding : c.id.embedding_copy;
   if (c.embedding.valid() && (part.embedding || part.head) && !c.frozen(table)) {
     const BufferRef g = c.gradient(table);
     const Wait after_reduction[] = {tail(Stream::data)};
@@ -104,7 +104,7 @@ void norm_block(Context& c, ChunkPart& part, const std::string& name) {
       if (c.n.t > 1 && c.parameters[static_cast<size_t>(m.parameter)].tensor_duplicate)
         reads.push_back(c.gradient(m.parameter, static_cast<int>(std::max<int64_t>(m.layer, 0))));
     for (const auto& m : k.members)  // the last stage's copy of the table is counted on the first
-      if (c.embedding.valid() && part.head && m.parameter == c.id.head) {
+      if (c.embedding.valid() && part.head && m.parameter == c.id.embedding_copy) {
         reads.push_back(c.gradient(m.parameter));
         op.function = 1;
       }

@@ -88,10 +88,28 @@ void cut(int64_t count, int64_t period, Alike alike, Body body) {
   }
 }
 
+bool remakes_lone(const Context& c) {
+  const RecomputeSpec& r = c.strategy().recompute;
+  return r.kind == RecomputeKind::full && r.method == RecomputeMethod::uniform;
+}
+
 }  // namespace
 
+void lone_layer_forward(BlockBuilder& b, const Context& c, int j, LayerKind kind, BufferRef in, BufferRef out) {
+  layer_forward(b, c, remakes_lone(c) ? c.remade : c.saved, j, kind, in, out, Phase::forward);
+}
+
+void lone_layer_backward(BlockBuilder& b, const Context& c, int j, LayerKind kind, BufferRef in, BufferRef d_out,
+                         BufferRef d_in) {
+  if (!remakes_lone(c)) return layer_backward(b, c, c.saved, j, kind, in, d_out, d_in);
+  const bool stops = stops_early(c);
+  layer_forward(b, c, c.remade, j, kind, in, ref(c.tmp.flow, j + 1), Phase::recompute, stops);
+  if (!stops) b.discard(ref(c.tmp.flow, j + 1));
+  layer_backward(b, c, c.remade, j, kind, in, d_out, d_in);
+}
+
 void layers_forward(BlockBuilder& b, const Context& c, const ChunkPart& part, LayerHooks* hooks) {
-  for (const Run& r : runs_of(c.strategy().recompute, part.layers)) {
+  for (const Run& r : runs_of(c.strategy().recompute, part.stack())) {
     const int64_t step = std::max<int64_t>(r.group, 1);
     const auto kinds = [&](int64_t checkpoint) { return kinds_of(part, r.first + checkpoint * step, step); };
     auto alike = [&](int64_t x, int64_t y) {
@@ -119,7 +137,7 @@ void layers_forward(BlockBuilder& b, const Context& c, const ChunkPart& part, La
 }
 
 void layers_backward(BlockBuilder& b, const Context& c, const ChunkPart& part, LayerHooks* hooks) {
-  const auto runs = runs_of(c.strategy().recompute, part.layers);
+  const auto runs = runs_of(c.strategy().recompute, part.stack());
   for (auto r = runs.rbegin(); r != runs.rend(); ++r) {
     const int64_t step = std::max<int64_t>(r->group, 1), last = r->first + (r->count - 1) * step;
     const auto kinds = [&](int64_t checkpoint) { return kinds_of(part, last - checkpoint * step, step); };
