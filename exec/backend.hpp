@@ -97,6 +97,8 @@ class Device {
   virtual void copy(const CopyLaunch&, plan::Stream, Ticket) = 0;
   /// Later work on `stream` starts only when `ticket`, launched before on another stream, is over.
   virtual void wait(plan::Stream stream, Ticket) = 0;
+  /// What was launched is on its way when this returns: a device may keep back a little until then, or until the host waits.
+  virtual void submit() {}
   /// The host waits until the ticket is over.
   virtual Status wait_host(Ticket) = 0;
   /// Everything launched is over; the first failure of the rank. Tickets start anew after it.

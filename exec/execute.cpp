@@ -264,6 +264,7 @@ Status Executor::issue(const Tasks& list, std::vector<Interval>* host_times) {
     }
     last_[static_cast<size_t>(op.stream)] = ticket;
   }
+  device.submit();
   return ok_status();
 }
 

@@ -19,7 +19,9 @@ namespace wt::exec {
 
 namespace {
 
-constexpr int64_t kAlign = 4096;          // a page
+constexpr int64_t kAlign = 4096;  // a page
+/// To wake a thread costs more than a small kernel: so many commands are handed over together, a few microseconds late.
+constexpr size_t kHeld = 16;
 constexpr size_t kHost = plan::kStreams;  // who waits, where a stream's thread would be its stream
 
 std::string processor_name() {
@@ -68,9 +70,18 @@ struct CpuDevice::Queue {
     thread.join();
   }
 
-  void push(Command c) {
+  template <class C>
+  void push(C c) {
+    held.emplace_back(std::move(c));
+    if (++owner.held_ >= kHeld) owner.submit();
+  }
+
+  /// What the host holds back goes to the thread.
+  void send() {
+    if (held.empty()) return;
     const std::lock_guard lock(mutex);
-    pending.push_back(std::move(c));
+    for (Command& c : held) pending.push_back(std::move(c));
+    held.clear();
     if (!sleeping) return;
     sleeping = false;
     filled.notify_one();
@@ -97,8 +108,7 @@ struct CpuDevice::Queue {
   void await(uint32_t number, size_t who) {
     Waiter& w = waiters[who];
     w.number = number;
-    w.sleeps = 1;
-    while (!over(number)) w.sleeps.wait(1);
+    for (w.sleeps = 1; !over(number); w.sleeps = 1) sleep_while(w.sleeps, 1);
     w.sleeps = 0;
   }
 
@@ -107,7 +117,7 @@ struct CpuDevice::Queue {
     for (Waiter& w : waiters)
       if (w.sleeps && over(w.number)) {
         w.sleeps = 0;
-        w.sleeps.notify_one();
+        wake_one(w.sleeps);
       }
   }
 
@@ -187,6 +197,7 @@ struct CpuDevice::Queue {
   const plan::Stream stream;
   std::mutex mutex;
   std::condition_variable filled;
+  std::vector<Command> held;  // of the host
   std::vector<Command> pending;
   bool stop = false;
   std::atomic<bool> sleeping{false};
@@ -208,6 +219,7 @@ CpuDevice::CpuDevice(CpuOptions options) : options_(std::move(options)) {
 }
 
 CpuDevice::~CpuDevice() {
+  submit();
   // A stream may wait for another: none ends before all have run dry.
   for (const auto& q : queues_)
     if (q && q->issued != q->first) q->await(q->issued - 1, kHost);
@@ -276,6 +288,12 @@ void make_room(std::vector<T>& list, Ticket ticket) {
 }
 }  // namespace
 
+void CpuDevice::submit() {
+  held_ = 0;
+  for (const auto& q : queues_)
+    if (q) q->send();
+}
+
 void CpuDevice::launch(const Launch& l, plan::Stream stream, Ticket ticket) {
   Queue& q = queue(stream);
   make_room(tickets_, ticket);
@@ -306,12 +324,14 @@ void CpuDevice::wait(plan::Stream stream, Ticket ticket) {
 }
 
 Status CpuDevice::wait_host(Ticket ticket) {
+  submit();
   const Position on = tickets_[ticket];
   queues_[on.stream]->await(on.number, kHost);
   return failure();
 }
 
 Status CpuDevice::synchronize() {
+  submit();
   for (const auto& q : queues_)
     if (q && q->issued != q->first) q->await(q->issued - 1, kHost);
   synchronized_ = true;

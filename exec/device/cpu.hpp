@@ -43,6 +43,7 @@ class CpuDevice final : public Device {
   void launch(const Launch&, plan::Stream, Ticket) override;
   void copy(const CopyLaunch&, plan::Stream, Ticket) override;
   void wait(plan::Stream, Ticket) override;
+  void submit() override;
   Status wait_host(Ticket) override;
   Status synchronize() override;
   Status read(const Operand& from, void* to) override;
@@ -85,6 +86,7 @@ class CpuDevice final : public Device {
   std::atomic<int> await_idle_{0};  // threads in await_idle
   std::vector<Position> tickets_;
   bool synchronized_ = true;
+  size_t held_ = 0;  // commands that the queues' threads were not given yet
   mutable std::mutex failure_mutex_;
   std::optional<Diagnostic> failure_;
   std::atomic<bool> failed_{false};

@@ -1,12 +1,12 @@
 #include "exec/device/thread_pool.hpp"
 
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 
 namespace wt::exec {
 
@@ -46,6 +46,16 @@ void take_turn(Turn turn) {
   if (syscall(SYS_sched_getattr, 0, &asked, sizeof asked, 0) != 0) return;
   asked.runtime_ns = 100'000;  // the least that the system grants
   (void)syscall(SYS_sched_setattr, 0, &asked, 0);
+}
+
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
+
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value) {
+  (void)syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void wake_one(std::atomic<uint32_t>& word) {
+  (void)syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
 
 std::vector<int> usable_cores() {

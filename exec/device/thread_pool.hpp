@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -23,6 +24,12 @@ void pin_this_thread(int core);
 enum class Turn { computes, transfers };
 /// Without effect where the system does not allow it.
 void take_turn(Turn);
+
+/// Sleeps while `word` has this value; may wake early. Unlike std::atomic::wait it does not yield first: where others want the
+/// core, Linux 6.18 takes a whole slice from a thread for every time that it yields, which adds up to seconds.
+void sleep_while(std::atomic<uint32_t>& word, uint32_t value);
+/// Wakes the thread that sleeps on it.
+void wake_one(std::atomic<uint32_t>& word);
 
 /// Cores that this process may use, in order.
 std::vector<int> usable_cores();

@@ -30,13 +30,14 @@ TrainOptions as_stored() {
   TrainOptions o;
   o.floats = std::nullopt;
   o.weights = false;
+  o.steps = 8;          // what the rounding does is there in the second
   o.loss_scale = 8192;  // nothing overflows on 8 ranks, where sums are eight times the mean, and little underflows
   return o;
 }
 
 double worst(const std::vector<double>& x, const std::vector<double>& y) {
   double most = 0;
-  for (size_t i = 0; i < y.size(); ++i) most = std::max(most, relative(x[i], y[i]));
+  for (size_t i = 0; i < x.size(); ++i) most = std::max(most, relative(x[i], y[i]));
   return most;
 }
 
@@ -110,6 +111,7 @@ int64_t skipped(const Trained& t) {
 /// before it is divided, so on the strategy; after as many skips one rank trains alike.
 TEST(LossScaling, SkipsUntilTheScaleFits) {
   TrainOptions o = as_stored();
+  o.steps = 20;
   constexpr int kFirst = 24;
   const JobSpec alone = in_16_bits(reference::tiny_job(), DType::f16);
   const auto one_from = [&](int64_t power) {
