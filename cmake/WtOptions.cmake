@@ -38,7 +38,7 @@ if(WT_FUZZ)  # every library is instrumented; only the programs of tests/fuzz li
   target_compile_options(wt_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if(WT_SANITIZE)
-  target_compile_options(wt_flags INTERFACE -fsanitize=${WT_SANITIZE} -fno-omit-frame-pointer -g)
+  target_compile_options(wt_flags INTERFACE -fsanitize=${WT_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(wt_flags INTERFACE -fsanitize=${WT_SANITIZE})
   if(WT_SANITIZE MATCHES "undefined")
     target_compile_options(wt_flags INTERFACE -fno-sanitize-recover=undefined)

@@ -95,7 +95,8 @@ void make_low_rank(Context& c, ChunkPart& part, ChunkPart::Bucket& k, size_t ind
   const Scope kept = d.powersgd_error_feedback ? Scope::persistent : Scope::invocation;
   int64_t left = 0, right = 0, whole = 0;
   for (const auto& member : k.members) {
-    const auto& shape = c.plan.buffer(c.parameters[static_cast<size_t>(member.parameter)].weight).shape;
+    // A copy: the buffers made below may move the plan's.
+    const auto shape = c.plan.buffer(c.parameters[static_cast<size_t>(member.parameter)].weight).shape;
     const Parameter& parameter = c.parameters[static_cast<size_t>(member.parameter)];
     const std::string suffix = fmt::format("{}.{}", parameter.name, std::max<int64_t>(member.layer, 0));
     const BufferId gradient = make(name("grad." + suffix), Scope::persistent, parameter.elements, true);
