@@ -143,9 +143,10 @@ TEST_F(Program, ListsAsTablesAndJson) {
   EXPECT_EQ(clusters.code, 0) << clusters.err;
   EXPECT_TRUE(has(models.out, "llama3-70b"));
   EXPECT_TRUE(has(clusters.out, "dgx-h100"));
-  for (const Json& m : Json::parse(run("models --json").out).at("models"))
+  const Json model_list = Json::parse(run("models --json").out), cluster_list = Json::parse(run("clusters --json").out);
+  for (const Json& m : model_list.at("models"))
     if (m.at("name") == "llama3-70b") { EXPECT_EQ(m.at("parameters"), 70553706496); }
-  for (const Json& c : Json::parse(run("clusters --json").out).at("clusters"))
+  for (const Json& c : cluster_list.at("clusters"))
     if (c.at("name") == "dgx-h100") {
       EXPECT_NEAR(c.at("dense_bf16_tflops").get<double>(), 989.4, 1);
     } else if (c.at("name") == "dgx-1v") {  // a V100 has no bf16
