@@ -79,10 +79,17 @@ void split_layers(const Case& row, YAML::Node strategy, int64_t stages, bool bal
     // Megatron-Bridge recipes/deepseek/deepseek_v3.py, set_deepseek_v3_pipeline_model_parallel_layout: 61 layers as 16, 16,
     // 16, 13; 8 x 7, 5; 4 x 15, 1; multi-token prediction before the loss.
     const int64_t most = (layers + stages - 1) / stages, last = layers - (stages - 1) * most;
+    const std::string ahead(static_cast<size_t>(row.mtp_layers), 'm');
+    if (const int64_t first = layers - (stages - 2) * most; last < 1 && stages > 2 && first > 0) {
+      // DEEPSEEK_V3_PRETRAIN_CONFIG_H100_V1: Et|(tt|)*30mL
+      strategy["pipeline_layout"] = fmt::format("Et*{}|(t*{}|)*{}{}L", first, most, stages - 2, ahead);
+      assumptions.push_back(
+          fmt::format("{} layers on {} stages: {} first, {} each, the loss alone", layers, stages, first, most));
+      return;
+    }
     if (last < 1 || stages < 2) return;
-    strategy["pipeline_layout"] =
-        fmt::format("Et*{}|{}t*{}{}L", most, stages > 2 ? fmt::format("(t*{}|)*{}", most, stages - 2) : "", last,
-                    std::string(static_cast<size_t>(row.mtp_layers), 'm'));
+    strategy["pipeline_layout"] = fmt::format(
+        "Et*{}|{}t*{}{}L", most, stages > 2 ? fmt::format("(t*{}|)*{}", most, stages - 2) : "", last, ahead);
     assumptions.push_back(fmt::format("{} layers on {} stages: {} each, {} last", layers, stages, most, last));
   }
 }
