@@ -86,7 +86,8 @@ std::vector<std::string> launcher_words(const std::string& launcher, int64_t ran
     words.insert(words.end(), {"-np", std::to_string(ranks), "--oversubscribe", "-x", kMarks});
     // Between SIGTERM and SIGKILL Open MPI gives a rank one second: on a busy machine too little to leave its mark, and a
     // rank that lives would count as dead. It always waits that long, so this is also what a restart costs.
-    words.insert(words.end(), {"--mca", "odls_base_sigkill_timeout", "5"});
+    constexpr const char* kPatience = "odls_base_sigkill_timeout";
+    if (launcher.find(kPatience) == std::string::npos) words.insert(words.end(), {"--mca", kPatience, "5"});
     if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
   }
   return words;

@@ -1,5 +1,6 @@
 // The walk over a trace and its plan that every exported format is drawn from, streamed: memory is that of one (rank, step)
-// beside the trace. Where the clocks of a machine disagree, a slice is drawn from the end of the one before.
+// beside the trace. Instants of a step count from the end of the step before: each is drawn behind the longest end of the one
+// before. Where the clocks of a machine disagree, a slice is drawn from the end of the one before.
 #include "core/trace/export.hpp"
 
 #include <algorithm>
@@ -119,6 +120,8 @@ class Walk {
     if (r.step != step_) {  // a rank missing in a step must not shift the pairs of the next
       for (auto& [key, c] : channels_) c.taken.fill(std::max(c.taken[0], c.taken[1]));
       step_ = r.step;
+      origin_ps_ += longest_ps_;
+      longest_ps_ = 0;
     }
     const auto [at, fresh] = ranks_.try_emplace(r.rank);
     Rank& rank = at->second;
@@ -127,7 +130,10 @@ class Walk {
     for (const plan::Invocation& v : variant_of(r).order) {
       const plan::Block& b = plan_.block(v.block);
       plan::for_each_op(b, [&](const plan::Op& op, uint32_t index, int64_t layer, uint32_t) {
-        const Span& span = r.spans[k++];
+        Span span = r.spans[k++];
+        longest_ps_ = std::max(longest_ps_, span.end_ps);
+        span.begin_ps += origin_ps_;
+        span.end_ps += origin_ps_;
         if (const int64_t n = bytes_of(b, op.reserves)) changes_.push_back({span.begin_ps, n});
         if (const int64_t n = bytes_of(b, op.releases)) changes_.push_back({span.end_ps, -n});
         Slice s = described(r, program, v, b, op, in_layers_[v.block.v][index] ? layer : -1);
@@ -141,7 +147,7 @@ class Walk {
       rank.held = held_after_setup(program);
       int64_t first = INT64_MAX;
       for (const Span& s : r.spans) first = std::min(first, s.begin_ps);
-      if (!r.spans.empty()) changes_.push_back({first, 0});
+      if (!r.spans.empty()) changes_.push_back({origin_ps_ + first, 0});
     }
     std::ranges::sort(changes_);
     for (size_t i = 0; i < changes_.size(); ++i) {
@@ -215,6 +221,7 @@ class Walk {
   std::unordered_map<uint32_t, Rank> ranks_;
   std::map<std::tuple<uint32_t, uint32_t, bool>, Channel> channels_;
   uint32_t step_ = 0;
+  int64_t origin_ps_ = 0, longest_ps_ = 0;            // where the step is drawn from; the largest end in it so far
   std::vector<std::pair<int64_t, int64_t>> changes_;  // of what the plan holds in this step: when, bytes
 };
 

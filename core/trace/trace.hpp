@@ -48,7 +48,7 @@ enum class CounterKind : uint8_t { memory_bytes, link_bytes_per_second };
 struct Sample {
   uint32_t rank = 0;
   CounterKind kind = CounterKind::memory_bytes;
-  int64_t at_ps = 0;
+  int64_t at_ps = 0;  // from the begin of the first step
   double value = 0;
 };
 

@@ -94,6 +94,13 @@ TEST_F(Program, RunReadsAFileByteByByte) {
   EXPECT_TRUE(has(r.out, "bytes of examples/tiny-gpt.yaml"));
 }
 
+TEST_F(Program, RunOverMpiSaysSoWhereItIsBuiltWithout) {
+  const Outcome r = run("run examples/tiny-gpt.yaml --ranks mpi --steps 1");
+  if (!has(r.err, "built without MPI")) GTEST_SKIP() << "skipped: built with MPI";
+  EXPECT_EQ(r.code, 4);
+  EXPECT_TRUE(has(r.err, "libopenmpi-dev")) << r.err;
+}
+
 TEST_F(Program, RunWarnsWhenThereAreMoreRanksThanCores) {
   const Outcome r = run("run examples/tiny-gpt.yaml --steps 1 --threads 64 --json");
   ASSERT_EQ(r.code, 0) << r.err;

@@ -1,6 +1,7 @@
 #include "exec/comm/mpi/control.hpp"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 namespace wt::exec {
 
@@ -10,6 +11,11 @@ using std::chrono::milliseconds;
 
 /// A rank that does not say what it is doing within this time is stopped, dead or cut off.
 constexpr milliseconds kAnswerTime{1000};
+
+/// Open MPI ends a job whose rank died by SIGTERM, and by SIGKILL a second later. Within it the others say what they know.
+constexpr milliseconds kLastWords{300};
+volatile sig_atomic_t told_to_end = 0;
+void note_termination(int) { told_to_end = 1; }
 
 /// A letter's first byte says what it is.
 constexpr char kStop = 'S', kAsk = 'Q', kAnswer = 'A';
@@ -31,12 +37,20 @@ std::string mpi_error(int code) {
 
 Control::Control(MPI_Comm comm, int rank, int size, milliseconds timeout)
     : rank_(rank), size_(size), timeout_(timeout), comm_(comm), answers_(static_cast<size_t>(size)) {
+  struct sigaction ours {
+  }, before{};
+  ours.sa_handler = note_termination;
+  ours.sa_flags = SA_RESTART;
+  // Whoever has made other arrangements keeps them.
+  catches_ = ::sigaction(SIGTERM, nullptr, &before) == 0 && before.sa_handler == SIG_DFL &&
+             ::sigaction(SIGTERM, &ours, nullptr) == 0;
   thread_ = std::thread([this] { listen(); });
 }
 
 Control::~Control() {
   over_ = true;
   thread_.join();
+  if (catches_) ::signal(SIGTERM, SIG_DFL);
 }
 
 Diagnostic Control::reason() const {
@@ -77,12 +91,7 @@ void Control::end_wait(Place place) {
 }
 
 Diagnostic Control::explain(std::string_view op, const std::vector<int>& peers) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& a : answers_) a.reset();
-  }
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_) post(r, std::string(1, kAsk));
+  ask_all();
   const auto until = Clock::now() + kAnswerTime;
   auto all_answered = [&] {
     const std::lock_guard lock(mutex_);
@@ -96,6 +105,20 @@ Diagnostic Control::explain(std::string_view op, const std::vector<int>& peers) 
   d.what = fmt::format("waited {:.1f} s for rank {}", std::chrono::duration<double>(timeout_).count(), list(peers));
   d.hint = "a rank that is slow, stopped or stuck; --timeout allows more";
   const std::lock_guard lock(mutex_);
+  d.what += said();
+  return d;
+}
+
+void Control::ask_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& a : answers_) a.reset();
+  }
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_) post(r, std::string(1, kAsk));
+}
+
+std::string Control::said() const {
   std::vector<int> silent;
   std::string told;
   for (int r = 0; r < size_; ++r) {
@@ -106,11 +129,26 @@ Diagnostic Control::explain(std::string_view op, const std::vector<int>& peers) 
     else
       told += fmt::format("; rank {} {}", r, *answer);
   }
-  if (!silent.empty())
-    d.what += fmt::format("; rank {} do{} not answer: stopped, dead or cut off", list(silent),
-                          silent.size() == 1 ? "es" : "");
-  d.what += told;
-  return d;
+  if (silent.empty()) return told;
+  return fmt::format("; rank {} do{} not answer: stopped, dead or cut off", list(silent),
+                     silent.size() == 1 ? "es" : "") +
+         told;
+}
+
+void Control::last_words() {
+  if (!ends_) {
+    ends_ = Clock::now();
+    ask_all();
+  }
+  if (stopped() || Clock::now() - *ends_ < kLastWords) return;
+  Diagnostic d;
+  {
+    const std::lock_guard lock(mutex_);
+    d.where = fmt::format("rank {}", rank_) + (waiting_.empty() ? "" : fmt::format(", op '{}'", waiting_.front().op));
+    d.what = "was told to end (SIGTERM)" + said();
+  }
+  d.hint = "a launcher ends the job when one of its ranks has died";
+  tell_device(d);
 }
 
 bool Control::keep(const Diagnostic& why) {
@@ -119,6 +157,16 @@ bool Control::keep(const Diagnostic& why) {
   reason_ = why;
   stopped_.store(true, std::memory_order_release);
   return true;
+}
+
+void Control::tell_device(const Diagnostic& why) {
+  if (!keep(why)) return;
+  std::function<void(const Diagnostic&)> hook;
+  {
+    const std::lock_guard lock(mutex_);
+    hook = hook_;
+  }
+  if (hook) hook(why);
 }
 
 void Control::post(int to, std::string text) {
@@ -148,6 +196,7 @@ void Control::listen() {
         return sent != 0;
       });
     }
+    if (told_to_end) last_words();
     std::this_thread::sleep_for(milliseconds(5));
   }
 }
@@ -163,13 +212,7 @@ void Control::read(int from, const std::string& text) {
     const size_t first = text.find('\0'), second = text.find('\0', first + 1);
     const Diagnostic why{text.substr(1, first - 1), text.substr(first + 1, second - first - 1),
                          text.substr(second + 1)};
-    if (!keep(why)) return;
-    std::function<void(const Diagnostic&)> hook;
-    {
-      const std::lock_guard lock(mutex_);
-      hook = hook_;
-    }
-    if (hook) hook(why);
+    tell_device(why);
   }
 }
 

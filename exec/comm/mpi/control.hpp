@@ -63,6 +63,10 @@ class Control {
   };
 
   bool keep(const Diagnostic& why);
+  void tell_device(const Diagnostic& why);
+  void ask_all();
+  std::string said() const;  // under the lock
+  void last_words();
   void post(int to, std::string text);
   void listen();
   void read(int from, const std::string& text);
@@ -77,6 +81,8 @@ class Control {
   std::function<void(const Diagnostic&)> hook_;
   std::list<Waiting> waiting_;
   std::vector<std::optional<std::string>> answers_;
+  std::optional<Clock::time_point> ends_;  // of the listener: since when it knows that the rank is told to end
+  bool catches_ = false;                   // SIGTERM
   std::mutex post_mutex_;
   std::list<Letter> outbox_;
   std::thread thread_;  // last: it uses the rest

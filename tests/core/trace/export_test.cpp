@@ -50,8 +50,8 @@ Trace trace_of(const plan::Plan& plan, std::vector<uint32_t> ranks, std::vector<
   for (uint32_t step = 0; step < variants.size(); ++step)
     for (const uint32_t r : ranks) {
       RankSpans run{r, step, {}};
-      const int64_t start = 1'000'000'000ll * step;
-      int64_t now = start + 500;
+      constexpr int64_t start = 500;  // instants of every step count from the end of the one before
+      int64_t now = start;
       std::array<int64_t, plan::kStreams> ends;
       ends.fill(start);
       const plan::Program& program = plan.programs[program_of(plan, RankId{r}).v];
@@ -68,6 +68,19 @@ Trace trace_of(const plan::Plan& plan, std::vector<uint32_t> ranks, std::vector<
       t.ranks.push_back(std::move(run));
     }
   return t;
+}
+
+/// Where each step is drawn from: behind the longest of every step before.
+std::vector<int64_t> origins_of(const Trace& t) {
+  std::vector<int64_t> longest;
+  for (const RankSpans& r : t.ranks)
+    for (const Span& s : r.spans) {
+      longest.resize(std::max<size_t>(longest.size(), r.step + 1));
+      longest[r.step] = std::max(longest[r.step], s.end_ps);
+    }
+  std::vector<int64_t> origins = {0};
+  for (const int64_t l : longest) origins.push_back(origins.back() + l);
+  return origins;
 }
 
 size_t spans_of(const Trace& t) {
@@ -328,6 +341,7 @@ TEST_F(TraceExport, ChromeHoldsEverySpanUnderItsName) {
   const auto slices = events(file, "X");
   ASSERT_EQ(slices.size(), spans_of(trace_));
   constexpr size_t kVariants[] = {0, 1, 0};
+  const std::vector<int64_t> origins = origins_of(trace_);
   size_t i = 0;
   for (const RankSpans& r : trace_.ranks)
     for (const Span& s : r.spans) {
@@ -337,9 +351,21 @@ TEST_F(TraceExport, ChromeHoldsEverySpanUnderItsName) {
       EXPECT_EQ(e.at("cat"), std::string(to_text(op.phase)));
       EXPECT_EQ(e.at("pid"), r.rank);
       EXPECT_EQ(e.at("args").at("step"), r.step);
-      EXPECT_NEAR(e.at("ts").get<double>() * 1e6, static_cast<double>(s.begin_ps), 1);
+      EXPECT_NEAR(e.at("ts").get<double>() * 1e6, static_cast<double>(origins[r.step] + s.begin_ps), 1);
       EXPECT_NEAR(e.at("dur").get<double>() * 1e6, static_cast<double>(s.end_ps - s.begin_ps), 1);
     }
+}
+
+TEST_F(TraceExport, StepsStandBehindEachOther) {
+  const Json file = Json::parse(written("t.json", trace_, plan_));
+  std::map<uint32_t, std::pair<double, double>> extent;
+  for (const Json& e : events(file, "X")) {
+    auto& [begin, end] = extent.try_emplace(e.at("args").at("step"), 1e30, 0).first->second;
+    begin = std::min(begin, e.at("ts").get<double>());
+    end = std::max(end, e.at("ts").get<double>() + e.at("dur").get<double>());
+  }
+  ASSERT_EQ(extent.size(), 3u);
+  for (uint32_t step = 1; step < 3; ++step) EXPECT_GT(extent[step].first, extent[step - 1].second - 1e-6) << step;
 }
 
 TEST_F(TraceExport, ChromeNamesRanksAndStreams) {
@@ -459,6 +485,7 @@ TEST_F(TraceExport, AnInvocationOfTwoBindingsNamesTheOneOfEachOp) {
 
 TEST_F(TraceExport, PlannedMemoryFollowsTheOpsInTime) {
   // The levels by a replay of its own, in time: reserved at begin, released at end.
+  const auto step_1 = static_cast<double>(origins_of(trace_)[1]);
   for (const RankSpans& r : trace_.ranks) {
     if (r.step != 0) continue;
     std::map<int64_t, int64_t> changes;
@@ -477,7 +504,7 @@ TEST_F(TraceExport, PlannedMemoryFollowsTheOpsInTime) {
     EXPECT_EQ(level, kAfterSetup);
     const Json file = Json::parse(written("t.json", trace_, plan_));
     for (const Json& e : events(file, "C"))
-      if (e.at("pid") == r.rank && e.at("ts") < 900.0) {
+      if (e.at("pid") == r.rank && e.at("ts").get<double>() * 1e6 < step_1 + 250) {
         EXPECT_EQ(e.at("name"), "planned memory");
         chrome.emplace_back(e.at("ts"), e.at("args").at("bytes"));
       }
@@ -523,6 +550,7 @@ TEST_F(TraceExport, PerfettoHoldsEverySpanOnItsTrack) {
   EXPECT_EQ(processes, 4u);
   EXPECT_GT(counts, 0u);
   constexpr size_t kVariants[] = {0, 1, 0};
+  const std::vector<int64_t> origins = origins_of(trace_);
   std::map<const PerfettoTrack*, size_t> next;
   for (const RankSpans& r : trace_.ranks)
     for (const Span& s : r.spans) {
@@ -533,8 +561,8 @@ TEST_F(TraceExport, PerfettoHoldsEverySpanOnItsTrack) {
       const PerfettoSlice& slice = t.slices[next[&t]++];
       EXPECT_EQ(slice.name, op.name);
       EXPECT_EQ(slice.category, to_text(op.phase));
-      EXPECT_EQ(slice.begin_ns, static_cast<uint64_t>(s.begin_ps / 1000));
-      EXPECT_EQ(slice.end_ns, static_cast<uint64_t>(s.end_ps / 1000));
+      EXPECT_EQ(slice.begin_ns, static_cast<uint64_t>((origins[r.step] + s.begin_ps) / 1000));
+      EXPECT_EQ(slice.end_ns, static_cast<uint64_t>((origins[r.step] + s.end_ps) / 1000));
       EXPECT_EQ(slice.args.at("step"), r.step);
       if (op.name == "layer") { EXPECT_EQ(slice.args.at("layer"), r.rank / 2); }
       if (op.name == "layer") { EXPECT_EQ(slice.texts.at("block"), r.rank / 2 ? "forward last" : "forward first"); }

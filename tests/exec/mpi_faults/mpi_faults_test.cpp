@@ -72,8 +72,10 @@ TEST(MpiFaults, TheRankAtTheEndOfAChainIsNamed) {
   EXPECT_LT(o.seconds, kInTime);
 }
 
-TEST(MpiFaults, AKilledRankEndsTheJob) {
+// The launcher ends the others; its code is that of the signal that killed the first.
+TEST(MpiFaults, AKilledRankEndsTheJobAndIsNamed) {
   const Outcome o = run("killed");
+  EXPECT_THAT(o.text, HasSubstr("op 'meeting': was told to end (SIGTERM); rank 2 does not answer"));
   EXPECT_NE(o.code, 0);
   EXPECT_NE(o.code, 124);
   EXPECT_LT(o.seconds, kInTime);
