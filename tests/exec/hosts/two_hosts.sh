@@ -27,11 +27,13 @@ ip netns add wt-host-a 2>/dev/null || skip "network namespaces may not be made h
 trap down EXIT
 ip netns add wt-host-b
 ip -n wt-host-a link add wt-a type veth peer name wt-b netns wt-host-b 2>/dev/null || skip "no veth pairs here"
+# A bucket of one segment of 64 KiB: a smaller one cuts it into packets, whose timers and receivers take the core that the rank
+# computes on; a larger one lets whoever paused send faster than the rate.
 for end in a b; do
   ip -n wt-host-$end addr add 10.137.0.$([ $end = a ] && echo 1 || echo 2)/24 dev wt-$end
   ip -n wt-host-$end link set lo up
   ip -n wt-host-$end link set wt-$end up
-  ip netns exec wt-host-$end tc qdisc add dev wt-$end root tbf rate "$rate" burst 16kb limit 64mb 2>/dev/null ||
+  ip netns exec wt-host-$end tc qdisc add dev wt-$end root tbf rate "$rate" burst 68kb limit 64mb 2>/dev/null ||
     skip "no token bucket (tc tbf) here"
 done
 
@@ -45,8 +47,11 @@ core_a=$(echo "$cores" | head -1)
 WT_CORE_B=$(echo "$cores" | tail -1)
 export WT_CORE_B OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 self=$(readlink -f "$0")
+# Above its eager limit Open MPI asks the receiver first. Where both ends send, as in every reduction, the answer of one waits in
+# the connection behind its own data, and the two directions go one after the other: 220 or 270 ms a step in place of 170.
+whole="--mca btl_tcp_eager_limit 33554432 --mca btl_tcp_rndv_eager_limit 33554432"
 ip netns exec wt-host-a unshare --uts sh -c 'hostname wt-host-a; core=$1; shift; exec taskset -c $core "$@"' sh "$core_a" \
   mpirun --host 10.137.0.1:1,10.137.0.2:1 -np 2 --bind-to none \
-  --mca plm_rsh_agent "$self --agent" --mca btl tcp,self --mca pml ob1 \
+  --mca plm_rsh_agent "$self --agent" --mca btl tcp,self --mca pml ob1 $whole \
   --mca btl_tcp_if_include 10.137.0.0/24 --mca oob_tcp_if_include 10.137.0.0/24 \
   ${WINDTUNNEL_DATA:+-x WINDTUNNEL_DATA} "$@"
