@@ -76,7 +76,7 @@ std::vector<PerToken> flops_per_token(const ModelSpec& model, int64_t seq_len) {
   one.global_batch = 1;
   one.seq_len = seq_len > 0 ? seq_len : 1;
   for (const report::FlopFormula f : report::kFlopFormulas)
-    if (seq_len > 0 || f == report::FlopFormula::six_n)
+    if (report::applies(f, one) && (seq_len > 0 || f == report::FlopFormula::six_n))
       out.push_back({f, report::step_flops(model, one, f, 1) / static_cast<double>(one.seq_len)});
   return out;
 }

@@ -5,6 +5,7 @@
 #include "core/base/text.hpp"
 #include "study/campaign.hpp"
 #include "study/run_job.hpp"
+#include "study/run_loop.hpp"
 
 namespace wt::apps {
 
@@ -15,8 +16,8 @@ struct Options {
   std::string like = "default";
   double per_gpu_hour = -1, detection_min = -1, restart_min = -1, repair_hours = 24, interval_min = 0;
   double storage = 0, blocks = -1, preemptions = 0, back_hours = 1, notice_s = 120, price = 0;
-  double loader = 0, evaluate_every = 0, evaluation_batches = 0;
-  int64_t spares = 0, seeds = 1000, seed = 1, threads = 0;
+  double loader = 0;
+  int64_t spares = 0, seeds = 1000, seed = 1, threads = 0, evaluate_every = 0, evaluation_batches = 0;
   bool elastic = false, json = false;
 };
 
@@ -40,8 +41,13 @@ Result<study::FailureRates> rates_of(const Options& o) {
   return Diagnostic{"--like", fmt::format("no failure rates '{}'", o.like), suggest(o.like, names)};
 }
 
-/// Of a step, a forward: of forward, backward (twice as long) and what is run again.
-double forward_share(const RecomputeSpec& r) { return r.kind == RecomputeKind::full ? 1.0 / 4 : 1.0 / 3; }
+/// The options go before what the job says.
+LoopSpec loop_of(const Options& o, LoopSpec l) {
+  if (o.loader > 0) l.loader = o.loader;
+  if (o.evaluate_every > 0) l.evaluate_every = o.evaluate_every;
+  if (o.evaluation_batches > 0) l.evaluation_batches = o.evaluation_batches;
+  return l;
+}
 
 int run(const Options& o) {
   auto job = o.job.load();
@@ -49,9 +55,13 @@ int run(const Options& o) {
   Diagnostics faults;
   if (!job) faults = job.errors();
   if (!rates) faults.insert(faults.end(), rates.errors().begin(), rates.errors().end());
-  if ((o.evaluate_every > 0) != (o.evaluation_batches > 0))
-    faults.push_back({o.evaluate_every > 0 ? "--evaluation-batches" : "--evaluate-every", "is missing",
-                      "evaluations need both: how often, and how many batches"});
+  if (job) {
+    LoopSpec& l = job.value().training.loop;
+    l = loop_of(o, l);
+    if ((l.evaluate_every > 0) != (l.evaluation_batches > 0))
+      faults.push_back({l.evaluate_every > 0 ? "--evaluation-batches" : "--evaluate-every", "is missing",
+                        "evaluations need both: how often, and how many batches"});
+  }
   if (job && job.value().training.total_tokens <= 0)
     faults.push_back(
         {"training.total_tokens", "a campaign needs the length of the run", "--set training.total_tokens=15e12"});
@@ -78,13 +88,9 @@ int run(const Options& o) {
   c.checkpoint_s = bytes / (storage * 1e9);
   c.checkpoint_blocks_s = o.blocks >= 0 ? std::min(o.blocks, c.checkpoint_s) : c.checkpoint_s;
   c.interval_s = o.interval_min * kMinute;
-  const double step = r.report.step_time.seconds();
-  if (o.loader > 0) {  // each node loads its share of the batch while the step before runs
-    const double loads = static_cast<double>(r.job.training.global_batch) / static_cast<double>(c.nodes) / o.loader;
-    c.stall_share = std::max(0.0, loads / step - 1);
-  }
-  if (o.evaluate_every > 0)
-    c.evaluation_share = o.evaluation_batches * forward_share(r.job.strategy.recompute) / o.evaluate_every;
+  const study::LoopShares shares = study::loop_shares(r.job, r.report.step_time.seconds());
+  c.stall_share = shares.stall;
+  c.evaluation_share = shares.evaluation;
 
   study::CampaignOptions options;
   options.seeds = o.seeds;
@@ -135,9 +141,14 @@ const Register registration(42, [](CLI::App& parent, int& exit) {
          "asynchronous: training stands for so long (default: all of it)");
   number("--interval-minutes", o->interval_min, 1e-2, 1e6, "MIN",
          "of training between checkpoints (default: the best)");
-  number("--loader", o->loader, 1e-6, 1e12, "SEQ/S", "sequences a second that the data loaders of one node deliver");
-  number("--evaluate-every", o->evaluate_every, 1, 1e12, "STEPS", "steps between two evaluations");
-  number("--evaluation-batches", o->evaluation_batches, 1, 1e12, "N", "global batches of an evaluation, forward alone");
+  number("--loader", o->loader, 1e-6, 1e12, "SEQ/S",
+         "sequences a second that the data loaders of one node deliver (training.loop.loader)");
+  const auto count = [&](const char* name, int64_t& to, const char* type, const char* text) {
+    app->add_option(name, to, text)->check(count_to(int64_t{1} << 40))->type_name(type);
+  };
+  count("--evaluate-every", o->evaluate_every, "STEPS", "steps between two evaluations (training.loop.evaluate_every)");
+  count("--evaluation-batches", o->evaluation_batches, "N",
+        "global batches of an evaluation, forward alone (training.loop.evaluation_batches)");
   number("--price", o->price, 0, 1e6, "MONEY", "of a GPU-hour");
   app->add_option("--seeds", o->seeds, "runs")->check(count_to(10'000'000))->type_name("N")->capture_default_str();
   app->add_option("--seed", o->seed, "of the first run")->check(count_to(int64_t{1} << 62))->type_name("N");

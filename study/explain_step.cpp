@@ -60,6 +60,7 @@ void formulas(std::string& out, const JobResult& r) {
   out += "FLOPs\n";
   report::Table table({"formula", "FLOPs of a step", "TFLOP/s per GPU", "share of peak"});
   for (const report::FlopFormula f : report::kFlopFormulas) {
+    if (!report::applies(f, r.job.training)) continue;
     const double flops = report::step_flops(r.job.model, r.job.training, f, r.job.strategy.tensor);
     const double rate = flops / seconds / ranks / 1e12;
     table.add({fmt::format("{}{}", f == s.formula ? "* " : "  ", report::id_of(f)), fmt::format("{:.4g}", flops),
@@ -69,7 +70,7 @@ void formulas(std::string& out, const JobResult& r) {
              tflops_text(s.hardware_tflops_per_gpu), fmt::format("{:.1f} %", s.hfu * 100)});
   out += table.text();
   for (const report::FlopFormula f : report::kFlopFormulas)
-    out += fmt::format("    {}: {}\n", report::id_of(f), report::text_of(f));
+    if (report::applies(f, r.job.training)) out += fmt::format("    {}: {}\n", report::id_of(f), report::text_of(f));
   out +=
       "    executed: matrix products and attention of the plan, recomputed ones and FlashAttention's backward "
       "included\n";

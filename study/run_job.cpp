@@ -9,6 +9,7 @@
 #include "core/base/text.hpp"
 #include "core/lower/lower.hpp"
 #include "core/plan/plan_io.hpp"
+#include "study/run_loop.hpp"
 
 namespace wt::study {
 
@@ -124,6 +125,17 @@ std::vector<std::string> warnings_of(const JobResult& r) {
         fmt::format("pipeline bubble {:.0f} %: {} micro-batches for {} stages; a global batch of {} or more "
                     "virtual stages make it smaller",
                     bubble * 100, r.plan.micro_batches, s.pipeline, 2 * r.job.training.global_batch));
+  if (const double step = r.report.step_time.seconds(); step > 0) {
+    const LoopShares loop = loop_shares(r.job, step);
+    if (loop.stall > 0)
+      out.push_back(fmt::format(
+          "every step waits {:.3g} s for its data: a node loads {:g} sequences a second, the step "
+          "takes {:.3g}; a run is {:.0f} % longer",
+          loop.stall * step, r.job.training.loop.loader,
+          static_cast<double>(r.job.training.global_batch) / static_cast<double>(c.nodes) / step, loop.stall * 100));
+    if (loop.evaluation > 0)
+      out.push_back(fmt::format("evaluations between steps make a run {:.2g} % longer", loop.evaluation * 100));
+  }
   if (r.report.mfu > 0.85)
     out.push_back(
         fmt::format("MFU {:.0f} % is above anything published: check the cluster's numbers", r.report.mfu * 100));

@@ -278,9 +278,7 @@ void RowMapper::recompute() {
     case Recompute::full: said["kind"] = "full"; break;
     case Recompute::every_second:
       said["kind"] = "full";
-      said["method"] = "block";
-      said["layers"] = std::max<int64_t>(1, *row_.layers / 2);
-      assume("every 2nd layer recomputed: planned as the first half of them");
+      said["every"] = 2;
       break;
     case Recompute::other:
       assume(fmt::format("recompute '{}' keeps more than full and less than none", row_.recompute));

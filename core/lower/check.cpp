@@ -303,6 +303,16 @@ int64_t longest_chunk(const JobSpec& j) {
   return std::max({s.first_stage_layers, s.last_stage_layers, others > 0 ? rest / others : 0}) / s.virtual_stages;
 }
 
+/// Whether a chunk holds the embedding or the head alone.
+bool has_bare_end(const JobSpec& j) {
+  const auto& s = j.strategy;
+  if (!s.pipeline_layout.empty()) {
+    const auto layers = layers_of_layout(j);
+    return layers && *std::min_element(layers.value().begin(), layers.value().end()) == 0;
+  }
+  return (s.account_for_embedding || s.account_for_loss) && longest_chunk(j) == 1;
+}
+
 void check_data(const JobSpec& j, Faults& f) {
   const auto& s = j.strategy;
   if (s.overlap_param_gather && s.data_parallel != DataParallel::distributed_optimizer)
@@ -330,6 +340,11 @@ void check_data(const JobSpec& j, Faults& f) {
     f.add("strategy.recompute.layers", "must be at least 1");
   if (s.recompute.kind == RecomputeKind::full && s.recompute.layers > 30000)
     f.add("strategy.recompute.layers", "{} is out of range", s.recompute.layers);
+  if (s.recompute.every > 1 && (s.recompute.method != RecomputeMethod::uniform || s.recompute.layers != 1))
+    f.add("strategy.recompute.every", "{}: every n-th layer is a checkpoint of its own", s.recompute.every),
+        f.hint("legal: with method: uniform, layers: 1");
+  if ((j.training.loop.evaluate_every > 0) != (j.training.loop.evaluation_batches > 0))
+    f.add("training.loop", "evaluations need both: evaluate_every and evaluation_batches");
   const int64_t chunk = longest_chunk(j);  // 0: there is no such split, which is a fault of its own
   if (s.recompute.kind == RecomputeKind::full && s.recompute.method == RecomputeMethod::block && chunk > 0 &&
       s.recompute.layers > chunk) {
@@ -417,6 +432,9 @@ void check_units(const JobSpec& j, Faults& f) {
       f.add("strategy.fsdp.no_sync",
             "torch's pipeline stages reduce gradients once a step, after the last micro-batch"),
           f.hint("legal: true");
+    if (torch && has_bare_end(j))
+      f.add("strategy.virtual_stages", "a chunk without a layer cannot be cut in units yet"),
+          f.hint("fewer virtual stages, or a layout with a layer in each");
     if (torch && u.wrap == WrapKind::model)
       f.add("strategy.fsdp.wrap", "one unit for a stage cannot be planned yet"), f.hint("legal: block, block_and_ends");
     if (torch && j.model.tied_embeddings)

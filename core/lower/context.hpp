@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -65,6 +66,7 @@ struct ChunkPart {
     int64_t elements = 0;           // padded
     bool expert = false;            // of experts: reduced over the copies of those
     bool narrow_weights = false;    // 8-bit weights (fp8_params)
+    bool on_host = false;           // updated by the host
     BufferId gradient, weight, gradient_shard, weight_shard, master, moment1, moment2, main_gradient;
     BufferId low_gradient;  // beside fp32 gradients: what autograd made, in the dtype of the weights
     // PyTorch DDP: the bucket beside gradients that are no views of it; what a hook sends in its place.
@@ -536,7 +538,9 @@ struct HostUpdate {
   BufferId master, moment1, moment2;
   const HostSide* host = nullptr;
 };
-void update_on_host(BlockBuilder&, const Context&, std::span<const HostUpdate>);
+/// `beside` issues what the device does once the gradients are on their way.
+void update_on_host(BlockBuilder&, const Context&, std::span<const HostUpdate>,
+                    const std::function<void()>& beside = nullptr);
 /// Before the first step: the host's copy of the weights, and its moments.
 void master_on_host(BlockBuilder&, const Context&, plan::BufferRef weights, BufferId master, const HostSide&);
 void moment_on_host(BlockBuilder&, const Context&, BufferId moment, const char* name);

@@ -429,6 +429,9 @@ void note_unused_keys(const StrategySpec& s, std::vector<std::string>& out) {
   unused(!full && s.recompute.method != plain.recompute.method, "recompute.method", other_kind);
   unused(s.recompute.kind != RecomputeKind::selective && !s.recompute.modules.empty(), "recompute.modules", other_kind);
   unused(!full && s.recompute.early_stop, "recompute.early_stop", other_kind);
+  unused(!full && s.recompute.every != 1, "recompute.every", other_kind);
+  unused(s.offload.ratio != 1 && s.offload.optimizer == OffloadDevice::none, "offload.ratio",
+         "without offload.optimizer");
 }
 
 }  // namespace

@@ -63,6 +63,33 @@ double forward_per_token(const ModelSpec& m, double vocabulary, double s, bool h
 
 }  // namespace
 
+int64_t adapter_parameters(const ModelSpec& m, const LoraSpec& l) {
+  const int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim, f = m.ffn_hidden, gates = m.gated_mlp ? 1 : 0;
+  struct Target {
+    std::string_view name;
+    int64_t in, out;
+    bool part = true;  // one of those that `all` means
+  };
+  const Target targets[] = {{"qkv", m.hidden, q + 2 * kv, false},
+                            {"q", m.hidden, q},
+                            {"k", m.hidden, kv},
+                            {"v", m.hidden, kv},
+                            {"proj", q, m.hidden},
+                            {"fc1", m.hidden, (1 + gates) * f, false},
+                            {"gate", m.hidden, f, gates > 0},
+                            {"up", m.hidden, f},
+                            {"fc2", f, m.hidden}};
+  const auto named = [&](std::string_view name) {
+    return std::find(l.targets.begin(), l.targets.end(), name) != l.targets.end();
+  };
+  int64_t each = 0;
+  for (const Target& t : targets)
+    if (named(t.name) || (t.part && named("all"))) each += t.in + t.out;
+  return m.layers * l.rank * each;
+}
+
+bool applies(FlopFormula f, const TrainingSpec& t) { return f != FlopFormula::trained_causal || t.lora.rank > 0; }
+
 std::string_view id_of(FlopFormula f) {
   switch (f) {
     case FlopFormula::model_causal: return "model_causal";
@@ -70,6 +97,7 @@ std::string_view id_of(FlopFormula f) {
     case FlopFormula::six_n: return "six_n";
     case FlopFormula::palm: return "palm";
     case FlopFormula::narayanan_recompute: return "narayanan_recompute";
+    case FlopFormula::trained_causal: return "trained_causal";
   }
   return "";
 }
@@ -84,6 +112,8 @@ std::string_view text_of(FlopFormula f) {
     case FlopFormula::palm: return "6 N + 12 L H Q T per token, full attention";
     case FlopFormula::narayanan_recompute:
       return "96 B s L h^2 (1 + s/6h + V/16Lh): full attention, full recompute counted";
+    case FlopFormula::trained_causal:
+      return "2 x forward of frozen products, 3 x of attention (causal half) and of adapters; nothing recomputed";
   }
   return "";
 }
@@ -108,6 +138,14 @@ double step_flops(const ModelSpec& model, const TrainingSpec& training, FlopForm
              b * s;
     case FlopFormula::narayanan_recompute:
       return 96 * b * s * l * h * h * (1 + s / (6 * h) + vocabulary / (16 * l * h));
+    case FlopFormula::trained_causal: {
+      const double forward = forward_per_token(model, vocabulary, s, true);
+      if (training.lora.rank == 0) return 3 * b * s * forward;
+      // What of a forward depends on the length is attention: its two products have no weights.
+      const double weightless = forward - forward_per_token(model, vocabulary, 0, true);
+      const double adapters = 2 * static_cast<double>(adapter_parameters(model, training.lora));
+      return b * s * (2 * (forward - weightless) + 3 * (weightless + adapters));
+    }
   }
   return 0;
 }

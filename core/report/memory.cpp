@@ -335,7 +335,8 @@ std::optional<RankId> rank_of(const Plan& plan, size_t program, std::optional<Ax
 /// (pytorch/pytorch issue 113326, version 2.2), 2.2 GiB (issue 106511). Of a device without a CUDA context: none.
 constexpr int64_t kProcess = int64_t{2} << 30;
 
-/// What a checkpoint holds: weights as they are trained, master weights and moments. FSDP's fp32 shards are both.
+/// What a checkpoint holds: weights as they are trained, master weights and moments, of adapters alone where those are what
+/// is trained (PEFT). FSDP's fp32 shards are both.
 double checkpoint_bytes(const JobSpec& job) {
   const TrainingSpec& t = job.training;
   const DataParallel kind = job.strategy.data_parallel;
@@ -343,7 +344,8 @@ double checkpoint_bytes(const JobSpec& job) {
   int64_t each = size_of(t.param_dtype);
   if (t.master_weights && t.param_dtype != DType::f32) each = fsdp ? 4 : each + 4;
   if (t.optimizer == OptimizerKind::adam) each += 2 * size_of(t.moment_dtype);
-  return static_cast<double>(each) * static_cast<double>(count_parameters(job.model).total());
+  const int64_t trained = t.lora.rank > 0 ? adapter_parameters(job.model, t.lora) : count_parameters(job.model).total();
+  return static_cast<double>(each) * static_cast<double>(trained);
 }
 
 /// What the fullest program of the plan keeps in files.

@@ -19,19 +19,25 @@ namespace wt::report {
 // --- FLOP formulas (docs/flops.md): id, what it counts ------------------------------------------------------------
 
 enum class FlopFormula : uint8_t {
-  model_causal,        // matrix products + causal half of attention, padded vocabulary: Megatron-LM since 2025-03
-  model_full,          // the same with full attention: Megatron-LM before
-  six_n,               // 6 N per token
-  palm,                // 6 N + 12 L H Q T
-  narayanan_recompute  // 96 B s L h^2 (1 + s/6h + V/16Lh): full recompute counted
+  model_causal,         // matrix products + causal half of attention, padded vocabulary: Megatron-LM since 2025-03
+  model_full,           // the same with full attention: Megatron-LM before
+  six_n,                // 6 N per token
+  palm,                 // 6 N + 12 L H Q T
+  narayanan_recompute,  // 96 B s L h^2 (1 + s/6h + V/16Lh): full recompute counted
+  trained_causal        // model_causal less the weight gradients of frozen products, with those of adapters (LoRA)
 };
-inline constexpr FlopFormula kFlopFormulas[] = {FlopFormula::model_causal, FlopFormula::model_full, FlopFormula::six_n,
-                                                FlopFormula::palm, FlopFormula::narayanan_recompute};
+inline constexpr FlopFormula kFlopFormulas[] = {
+    FlopFormula::model_causal, FlopFormula::model_full,          FlopFormula::six_n,
+    FlopFormula::palm,         FlopFormula::narayanan_recompute, FlopFormula::trained_causal};
 std::string_view id_of(FlopFormula);    // "model_causal"
 std::string_view text_of(FlopFormula);  // what it counts, in a line
 std::optional<FlopFormula> parse_formula(std::string_view id);
 /// FLOPs of one step (forward and backward) of the global batch.
 double step_flops(const ModelSpec&, const TrainingSpec&, FlopFormula, int64_t tensor_degree);
+/// Whether the formula says something of such a training that model_causal does not.
+bool applies(FlopFormula, const TrainingSpec&);
+/// Parameters of the adapters of a whole model; 0 without any.
+int64_t adapter_parameters(const ModelSpec&, const LoraSpec&);
 
 // --- memory ---------------------------------------------------------------------------------------------------------
 

@@ -213,6 +213,7 @@ void describe(V& v, RecomputeSpec& r) {
   v.choice("method", r.method, kOptional);
   v.integer("layers", r.layers, kLayers, kOptional);
   v.flag("early_stop", r.early_stop, kOptional);
+  v.integer("every", r.every, kLayers, kOptional);
   v.text("modules", r.modules, kOptional);
 }
 
@@ -245,6 +246,7 @@ template <class V>
 void describe(V& v, OffloadSpec& s) {
   v.choice("optimizer", s.optimizer, kOptional);
   v.choice("parameters", s.parameters, kOptional);
+  v.number("ratio", s.ratio, 0, 1, kOptional);
   v.integer("activation_layers", s.activation_layers, kLayersOr0, kOptional);
   v.flag("pinned", s.pinned, kOptional);
   v.flag("overlap", s.overlap, kOptional);
@@ -332,6 +334,14 @@ void describe(V& v, PackingSpec& p) {
 }
 
 template <class V>
+void describe(V& v, LoopSpec& l) {
+  constexpr Range steps{0, int64_t{1} << 40};
+  v.number("loader", l.loader, 0, 1e12, kOptional);
+  v.integer("evaluate_every", l.evaluate_every, steps, kOptional);
+  v.integer("evaluation_batches", l.evaluation_batches, steps, kOptional);
+}
+
+template <class V>
 void describe(V& v, LoraSpec& l) {
   v.integer("rank", l.rank, Range{0, 1 << 20}, kOptional);
   v.number("alpha", l.alpha, 0, 1e9, kOptional);
@@ -369,6 +379,7 @@ void describe(V& v, TrainingSpec& t) {
   v.integer("vocab_multiple", t.vocab_multiple, kWidth, kOptional);
   v.section("lora", t.lora, kOptional);
   v.section("packing", t.packing, kOptional);
+  v.section("loop", t.loop, kOptional);
   v.number("total_tokens", t.total_tokens, 0, 1e18, kOptional);
   v.natural("seed", t.seed, kOptional);
   v.time("host_issue", t.host_issue, kOptional);

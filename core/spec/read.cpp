@@ -160,6 +160,7 @@ struct Context {
 
 /// The keys of `over` replace those of `base`, section by section. A single value under a section becomes the section's
 /// leading key: "device: h100-sxm" under {memory: 94 GiB} is {from: h100-sxm, memory: 94 GiB}.
+/// A section with a `from` of its own begins anew: nothing of the one below shows through.
 void overlay(Node& base, Node over) {
   if (!base.is_map() || !over.is_map()) {
     base = std::move(over);
@@ -167,7 +168,7 @@ void overlay(Node& base, Node over) {
   }
   for (Entry& e : over.entries) {
     Entry* mine = base.find(e.key);
-    if (mine && e.value.is_map()) {
+    if (mine && e.value.is_map() && !e.value.find("from")) {
       if (mine->value.is_scalar()) {
         Node section;
         section.kind = Node::Kind::map;

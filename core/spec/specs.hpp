@@ -231,6 +231,7 @@ enum class OffloadDevice : uint8_t { none, cpu, nvme };
 struct OffloadSpec {
   OffloadDevice optimizer = OffloadDevice::none;   // master weights and moments, which the host's cores update
   OffloadDevice parameters = OffloadDevice::none;  // zero3, fsdp, fsdp2: the shards of the weights
+  double ratio = 1;  // of the elements of the optimizer's state: what is on the host; the rest is updated on the device
   int64_t activation_layers =
       0;                 // of each model chunk, layers whose saved activations wait for the backward on the host
   bool pinned = true;    // host memory that copies need not stage
@@ -281,6 +282,7 @@ struct RecomputeSpec {
   // A checkpoint is recomputed up to the last tensor that its backward reads: not its last product (torch 2.1 and later,
   // use_reentrant=False).
   bool early_stop = false;
+  int64_t every = 1;      // uniform, of single layers: only every n-th of each chunk, the others keep what they need
   std::string modules{};  // selective: parts of a layer, by Megatron's words; none: core_attn
   bool operator==(const RecomputeSpec&) const = default;
 };
@@ -392,6 +394,14 @@ struct PackingSpec {
   bool operator==(const PackingSpec&) const = default;
 };
 
+/// What a run does beside its steps. Nothing of it is in a plan: it counts in the time of the whole run.
+struct LoopSpec {
+  double loader = 0;  // sequences a second that the data loaders of one node deliver; 0: as many as a step takes
+  int64_t evaluate_every = 0;      // steps between two evaluations; 0: none
+  int64_t evaluation_batches = 0;  // global batches of one evaluation, forward alone
+  bool operator==(const LoopSpec&) const = default;
+};
+
 struct TrainingSpec {
   int64_t micro_batch = 1, global_batch = 1;  // sequences
   int64_t seq_len = 0;
@@ -424,6 +434,7 @@ struct TrainingSpec {
   int64_t vocab_multiple = 128;  // vocabulary padded to a multiple of this times tensor
   LoraSpec lora;
   PackingSpec packing;
+  LoopSpec loop;
   double total_tokens = 0;  // of the whole run; 0: unknown
   uint64_t seed = 1234;
   // Host side: how long the host needs to issue one kernel; a step is host-bound when this exceeds the kernels.

@@ -125,6 +125,13 @@ const Variant kStrategies[] = {
        j.strategy.virtual_stages = 2;
        j.strategy.overlap_p2p = false;
      }},
+    {"dp2_distributed_part_on_host",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 2);
+       j.strategy.data_parallel = DataParallel::distributed_optimizer;
+       j.strategy.offload.optimizer = OffloadDevice::cpu;
+       j.strategy.offload.ratio = 0.4;
+     }},
     {"dp2_zero1_offload",
      [](JobSpec& j) {
        cut(j, 1, 1, 2);
@@ -215,6 +222,12 @@ const Variant kStrategies[] = {
      [](JobSpec& j) {
        cut(j, 1, 1, 1);
        j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::block, 1};
+     }},
+    {"recompute_every_2",
+     [](JobSpec& j) {
+       cut(j, 1, 1, 1);
+       j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::uniform, 1};
+       j.strategy.recompute.every = 2;
      }},
     {"unfused_attention",
      [](JobSpec& j) {

@@ -102,6 +102,11 @@ inline const Sharded kSharded[] = {
      [](JobSpec& j) {
        j.strategy.recompute = {RecomputeKind::full, RecomputeMethod::block, 2};
      }},
+    {"fsdp2_recompute_every_2", DataParallel::fsdp2, 2,
+     [](JobSpec& j) {
+       j.strategy.recompute.kind = RecomputeKind::full;
+       j.strategy.recompute.every = 2;
+     }},
     {"fsdp2_full", DataParallel::fsdp2, 4},
     {"fsdp2_ends_keep_last", DataParallel::fsdp2, 2,
      [](JobSpec& j) {

@@ -8,32 +8,15 @@
 #include "core/lower/lower.hpp"
 #include "fake_pricing.hpp"
 #include "sim/simulate.hpp"
+#include "tests/core/lower/small_job.hpp"
 
 namespace wt::sim {
 namespace {
 
 JobSpec job() {
-  JobSpec j;
-  auto& m = j.model;
-  m.layers = 8;
-  m.hidden = 64;
-  m.ffn_hidden = 256;
-  m.heads = m.kv_heads = 8;
-  m.head_dim = 8;
-  m.vocab = 128;
-  m.max_context = 64;
-  m.tied_embeddings = false;
-  m.norm = Norm::rms_norm;
-  m.position = Position::rotary;
-  m.activation = Activation::silu;
-  m.gated_mlp = true;
-  j.cluster.nodes = 4;
-  j.cluster.node.devices = 4;
-  j.cluster.device.name = "test";
-  j.cluster.device.peak[DType::bf16] = {1e15};
-  j.training.micro_batch = 1;
+  JobSpec j = lower::small_job({.layers = 8, .kv_heads = 8, .vocab = 128, .seq_len = 64, .nodes = 4, .devices = 4});
   j.training.global_batch = 64;
-  j.training.seq_len = 64;
+  j.training.vocab_multiple = TrainingSpec{}.vocab_multiple;
   return j;
 }
 JobSpec experts(int64_t pipeline, bool overlap) {

@@ -7,31 +7,17 @@
 #include "core/lower/lower.hpp"
 #include "fake_pricing.hpp"
 #include "sim/simulate.hpp"
+#include "tests/core/lower/small_job.hpp"
 
 namespace wt::sim {
 namespace {
 
 JobSpec job(DataParallel kind, int64_t tensor = 1) {
-  JobSpec j;
-  j.name = "units";
-  auto& m = j.model;
-  m.layers = 6;
-  m.hidden = 64;
-  m.ffn_hidden = 256;
-  m.heads = m.kv_heads = 8;
-  m.head_dim = 8;
-  m.vocab = 128;
-  m.max_context = 64;
-  j.cluster.nodes = 2;
-  j.cluster.node.devices = 4;
-  j.cluster.device.name = "test";
-  j.cluster.device.peak[DType::bf16] = {1e15};
+  JobSpec j = lower::small_job({.layers = 6, .kv_heads = 8, .vocab = 128, .seq_len = 64, .nodes = 2, .devices = 4});
   j.strategy.data_parallel = kind;
   j.strategy.tensor = tensor;
   j.strategy.sequence_parallel = true;
-  j.training.micro_batch = 1;
   j.training.global_batch = 8 / tensor * 3;
-  j.training.seq_len = 64;
   return j;
 }
 

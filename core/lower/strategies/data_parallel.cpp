@@ -209,16 +209,26 @@ void make_buckets(Context& c, ChunkPart& part) {
     buckets.push_back(std::move(f.bucket));
     f.open = false;
   };
+  // Of a part of the optimizer on the host: the parameters that were registered first, the last here (Megatron's
+  // HybridDeviceOptimizer walks them in that order). No bucket is on both sides.
+  const bool offloads = updates_on_host(c.strategy());
+  double left = 0;
+  for (const auto& [parameter, layer] : order)
+    left += static_cast<double>(c.parameters[static_cast<size_t>(parameter)].elements);
+  const double host_part = offloads ? c.strategy().offload.ratio * left : 0;
   for (const auto& [parameter, layer] : order) {
     const Parameter& q = c.parameters[static_cast<size_t>(parameter)];
+    const bool on_host = offloads && left <= host_part;
+    left -= static_cast<double>(q.elements);
     Filling& f = filling[(q.expert ? 1 : 0) + (q.kept_narrow ? 2 : 0)];
     const double units = static_cast<double>(q.elements * f.rule.unit);
-    if (alone(parameter)) close(f);
+    if (alone(parameter) || f.bucket.on_host != on_host) close(f);
     if (f.rule.close_before && f.size + units > (f.begun <= 1 ? f.rule.first_limit : f.rule.limit)) close(f);
     if (!f.open) {
       f.bucket = {};
       f.bucket.expert = q.expert;
       f.bucket.narrow_weights = q.kept_narrow;
+      f.bucket.on_host = on_host;
       f.size = 0;
       f.open = true;
       ++f.begun;
@@ -264,7 +274,7 @@ void make_buckets(Context& c, ChunkPart& part) {
       k.weight_shard = k.weight;
       k.gradient_shard = k.gradient;
     }
-    const bool on_host = updates_on_host(c.strategy());
+    const bool on_host = k.on_host;
     if (on_host || (c.training().master_weights && c.act != DType::f32))
       k.master = make("master", Role::master, DType::f32, shard);
     if (c.training().optimizer == OptimizerKind::adam) {
@@ -285,7 +295,7 @@ void make_buckets(Context& c, ChunkPart& part) {
     // 16-bit gradients become fp32 for the update, all that the rank owns at once: Megatron drops the copy when it zeroes
     // gradients for the next step (zero_grad with set_to_none), DeepSpeed after the update.
     if (k.master.valid() && c.grad != DType::f32 && !on_host) {
-      const bool at_once = c.strategy().data_parallel != DataParallel::ddp;
+      const bool at_once = c.strategy().data_parallel != DataParallel::ddp && !offloads;
       k.main_gradient = make("main_grads", Role::gradient, DType::f32, shard, at_once, Scope::invocation);
       if (at_once && copies == GradientCopies::flat)
         k.flat_step = make("grads_flat_step", Role::transient, c.grad, shard, true, Scope::invocation);

@@ -122,6 +122,22 @@ std::vector<JobFault> offload_faults(const JobSpec& j) {
   if (updates_on_host(s) && s.expert > 1)
     out.push_back(
         {"strategy.offload.optimizer", "an update of experts on the host cannot be planned yet", "legal: none"});
+  if (updates_on_host(s) && o.ratio < 1) {
+    const bool deepspeed = s.data_parallel == DataParallel::zero1 || s.data_parallel == DataParallel::zero2;
+    const bool whole =
+        s.data_parallel == DataParallel::megatron || s.data_parallel == DataParallel::distributed_optimizer;
+    if (deepspeed)
+      out.push_back(
+          {"strategy.offload.ratio", fmt::format("DeepSpeed offloads a part at stage 3 only ({})", kind), "legal: 1"});
+    else if (!whole)
+      out.push_back({"strategy.offload.ratio", fmt::format("a part of the optimizer of {} cannot be planned yet", kind),
+                     "legal: 1, or data_parallel: distributed_optimizer, megatron"});
+    if (whole && gradient_copies(s) != GradientCopies::none)
+      out.push_back({"strategy.offload.ratio", "with copies of the gradients cannot be planned yet",
+                     "legal: 1, or gradient_copies: none"});
+    if (o.ratio == 0)
+      out.push_back({"strategy.offload.ratio", "0: nothing is on the host", "legal: above 0, or optimizer: none"});
+  }
   if (updates_on_host(s) && s.overlap_param_gather)
     out.push_back({"strategy.offload.optimizer", "with overlap_param_gather cannot be planned yet",
                    "legal: overlap_param_gather: false"});
@@ -270,11 +286,13 @@ class Update {
 
 }  // namespace
 
-void update_on_host(BlockBuilder& b, const Context& c, std::span<const HostUpdate> all) {
+void update_on_host(BlockBuilder& b, const Context& c, std::span<const HostUpdate> all,
+                    const std::function<void()>& beside) {
   // Without overlap the host begins when everything is there.
   Update update(b, c);
   std::vector<std::optional<uint32_t>> sent;
   for (const HostUpdate& u : all) sent.push_back(update.send(u));
+  if (beside) beside();
   for (size_t i = 0; i < all.size(); ++i) update.update(all[i], c.strategy().offload.overlap ? sent[i] : std::nullopt);
 }
 

@@ -114,7 +114,42 @@ void norm_block(Context& c, ChunkPart& part, const std::string& name) {
   part.sum_squares = c.add_block(b.finish());
 }
 
-/// Optimizer state that lies outside the device (strategies/offload.cpp).
+void widen_gradient(BlockBuilder& b, const Context& c, const ChunkPart::Bucket& k) {
+  const int64_t n = c.plan.buffer(k.gradient_shard).elements();
+  b.compute("gradients to fp32", Phase::optimizer, flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0),
+            {ref(k.flat_step.valid() ? k.flat_step : k.gradient_shard)}, {ref(k.main_gradient)});
+}
+
+/// Adam or SGD on the device, of what the rank owns of a bucket.
+void update_bucket(BlockBuilder& b, const Context& c, const ChunkPart::Bucket& k) {
+  const bool clipped = c.training().gradient_clipping > 0;
+  const int64_t n = c.plan.buffer(k.gradient_shard).elements(), moment = size_of(c.training().moment_dtype);
+  const bool wide = k.main_gradient.valid();
+  const BufferRef g = ref(wide ? k.main_gradient : k.gradient_shard);
+  const int64_t gradient_size = wide ? 4 : size_of(c.grad);
+  const BufferRef w = ref(k.weight_shard), master = k.master.valid() ? ref(k.master) : w;
+  const int64_t stored = size_of(weight_dtype(c, k)), state = k.master.valid() ? 4 : stored;
+  Refs reads{g};
+  if (clipped) reads.push_back(ref(c.grad_norm));
+  reads.push_back(master);
+  Refs writes{w, master};
+  Compute op;
+  const bool adam_kind = c.training().optimizer == OptimizerKind::adam;
+  if (adam_kind) {
+    for (const BufferId m : {k.moment1, k.moment2}) {
+      reads.push_back(ref(m));
+      writes.push_back(ref(m));
+    }
+    op = adam(n, {gradient_size, state, 2 * moment, k.master.valid() ? stored : 0}, c.training().fused_optimizer,
+              clipped);
+  } else {
+    op = flat(Kernel::sgd, DType::f32, n, n * (gradient_size + state), n * state, 2);
+  }
+  op.scalar = c.training().gradient_clipping;
+  b.op(adam_kind ? "adam" : "sgd", Phase::optimizer, Stream::compute, op, reads, writes);
+}
+
+/// Optimizer state that lies outside the device (strategies/offload.cpp), and what stays there beside it.
 void host_update_block(Context& c, ChunkPart& part, const std::string& name) {
   BlockBuilder b(c.plan, "update " + name, part.id, BlockBuilder::Lifetimes::forward);
   b.segment(-1);
@@ -122,8 +157,14 @@ void host_update_block(Context& c, ChunkPart& part, const std::string& name) {
        {tail(Stream::data), tail(Stream::tensor)});
   std::vector<HostUpdate> all;
   for (const auto& k : part.buckets)
-    all.push_back({ref(k.gradient_shard), ref(k.weight_shard), k.master, k.moment1, k.moment2, &k.host});
-  update_on_host(b, c, all);
+    if (k.on_host) all.push_back({ref(k.gradient_shard), ref(k.weight_shard), k.master, k.moment1, k.moment2, &k.host});
+  update_on_host(b, c, all, [&] {
+    for (const auto& k : part.buckets) {
+      if (k.on_host) continue;
+      if (k.main_gradient.valid()) widen_gradient(b, c, k);
+      update_bucket(b, c, k);
+    }
+  });
   b.op("weights back", Phase::optimizer, Stream::compute, plan::Join{}, {}, {}, {tail(Stream::copy_in)});
   part.update = c.add_block(b.finish());
 }
@@ -133,13 +174,6 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
   b.segment(-1);
   b.before_next_compute(tail(Stream::data));
   b.before_next_compute(tail(Stream::tensor));
-  const bool clipped = c.training().gradient_clipping > 0;
-  const int64_t moment = size_of(c.training().moment_dtype);
-  auto widen = [&](const ChunkPart::Bucket& k) {
-    const int64_t n = c.plan.buffer(k.gradient_shard).elements();
-    b.compute("gradients to fp32", Phase::optimizer, flat(Kernel::cast, DType::f32, n, n * size_of(c.grad), n * 4, 0),
-              {ref(k.flat_step.valid() ? k.flat_step : k.gradient_shard)}, {ref(k.main_gradient)});
-  };
   // All that the rank owns is updated at once: its gradients widened (with DeepSpeed flattened before), each copy whole.
   const bool at_once = part.step_main.valid();
   if (at_once && part.step_list.valid()) {  // [p.grad.to(fp32) for p in group], then flattened
@@ -169,7 +203,7 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
     first = true;
     for (const auto& k : part.buckets)
       if (k.main_gradient.valid()) {
-        widen(k);
+        widen_gradient(b, c, k);
         if (first) b.reserve_here(ref(part.step_main));
         first = false;
       }
@@ -177,34 +211,8 @@ void update_block(Context& c, ChunkPart& part, const std::string& name) {
       b.op("flat gradients free", Phase::optimizer, Stream::compute, plan::Join{}, {ref(part.step_flat)}, {});
   }
   for (const auto& k : part.buckets) {
-    const int64_t n = c.plan.buffer(k.gradient_shard).elements();
-    BufferRef g = ref(k.gradient_shard);
-    int64_t gradient_size = size_of(c.grad);
-    if (k.main_gradient.valid()) {
-      if (!at_once) widen(k);
-      g = ref(k.main_gradient);
-      gradient_size = 4;
-    }
-    const BufferRef w = ref(k.weight_shard), master = k.master.valid() ? ref(k.master) : w;
-    const int64_t stored = size_of(weight_dtype(c, k)), state = k.master.valid() ? 4 : stored;
-    if (c.training().optimizer == OptimizerKind::adam) {
-      Refs reads{g};
-      if (clipped) reads.push_back(ref(c.grad_norm));
-      for (const auto& r : {master, ref(k.moment1), ref(k.moment2)}) reads.push_back(r);
-      const BufferRef writes[] = {w, master, ref(k.moment1), ref(k.moment2)};
-      Compute op = adam(n, {gradient_size, state, 2 * moment, k.master.valid() ? stored : 0},
-                        c.training().fused_optimizer, clipped);
-      op.scalar = c.training().gradient_clipping;
-      b.op("adam", Phase::optimizer, Stream::compute, op, reads, writes);
-    } else {
-      Refs reads{g};
-      if (clipped) reads.push_back(ref(c.grad_norm));
-      reads.push_back(master);
-      const BufferRef writes[] = {w, master};
-      Compute op = flat(Kernel::sgd, DType::f32, n, n * (gradient_size + state), n * state, 2);
-      op.scalar = c.training().gradient_clipping;
-      b.op("sgd", Phase::optimizer, Stream::compute, op, reads, writes);
-    }
+    if (k.main_gradient.valid() && !at_once) widen_gradient(b, c, k);
+    update_bucket(b, c, k);
   }
   if (part.step_main.valid()) b.release_here(ref(part.step_main));
   part.update = c.add_block(b.finish());

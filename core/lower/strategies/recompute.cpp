@@ -1,9 +1,11 @@
 // Activation recomputation: which layers keep what their backward needs and which run their forward again.
 //   uniform n: groups of n layers keep the group's input only
 //   block n:   the first n layers of each chunk keep their input only, the others keep everything
+//   every n:   so does the last of each n layers (torchtitan's selective_ac_option)
 //   selective: everything but the inside of attention (core_attention in core/lower/transformer.cpp)
 // The layers that run the same ops become one segment, unless somebody must act between two of them (hooks).
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 #include "core/lower/context.hpp"
@@ -15,9 +17,11 @@ using plan::Phase;
 
 namespace {
 
-/// Layers [first, first + group * count): `group` layers share one checkpoint; group 0: nothing is recomputed.
+/// Layers [first, first + group * count): `group` layers share one checkpoint; group 0: nothing is recomputed. every > 1,
+/// with group 1: only the last of each so many is.
 struct Run {
-  int64_t first, group, count;
+  int64_t first, group, count, every = 1;
+  bool remade(int64_t checkpoint) const { return group > 0 && (checkpoint + 1) % every == 0; }
 };
 
 std::vector<Run> runs_of(const RecomputeSpec& r, int64_t layers) {
@@ -31,6 +35,8 @@ std::vector<Run> runs_of(const RecomputeSpec& r, int64_t layers) {
     const int64_t n = std::min(r.layers, layers);
     add(0, 1, n);
     add(n, 0, layers - n);
+  } else if (r.every > 1) {
+    if (layers > 0) runs.push_back({0, 1, layers, r.every});
   } else {
     const int64_t n = std::min(r.layers, std::max<int64_t>(layers, 1)), whole = layers / n;
     add(0, n, whole);
@@ -113,26 +119,27 @@ void layers_forward(BlockBuilder& b, const Context& c, const ChunkPart& part, La
     const int64_t step = std::max<int64_t>(r.group, 1);
     const auto kinds = [&](int64_t checkpoint) { return kinds_of(part, r.first + checkpoint * step, step); };
     auto alike = [&](int64_t x, int64_t y) {
-      return std::ranges::equal(kinds(x), kinds(y)) &&
+      return std::ranges::equal(kinds(x), kinds(y)) && r.remade(x) == r.remade(y) &&
              (!hooks || (step == 1 && hooks->alike(Way::forward, r.first + x, r.first + y)));
     };
-    cut(r.count, hooks ? hooks->period(Way::forward) : 1, alike, [&](int64_t first, int64_t items, int64_t times) {
-      b.segment(r.first + first * step, hooks && times == 1 ? 0 : items * step, times);
-      for (int64_t item = 0; item < items; ++item) {
-        const int64_t at = item * step;
-        auto each = [&](void (LayerHooks::*hook)(BlockBuilder&, const LayerPlace&)) {
-          for (int64_t j = 0; hooks && j < step; ++j)
-            (hooks->*hook)(b, {r.first + first * step + at + j, static_cast<int>(at + j), item, items, times});
-        };
-        each(&LayerHooks::before_forward);
-        if (r.group == 0)
-          layer_forward(b, c, c.saved, static_cast<int>(at), kinds(first + item).front(), ref(c.edge.hidden, at),
-                        ref(c.edge.hidden, at + 1), Phase::forward);
-        else
-          group_forward(b, c, at, kinds(first + item), false);
-        each(&LayerHooks::after_forward);
-      }
-    });
+    cut(r.count, std::lcm(hooks ? hooks->period(Way::forward) : 1, r.every), alike,
+        [&](int64_t first, int64_t items, int64_t times) {
+          b.segment(r.first + first * step, hooks && times == 1 ? 0 : items * step, times);
+          for (int64_t item = 0; item < items; ++item) {
+            const int64_t at = item * step;
+            auto each = [&](void (LayerHooks::*hook)(BlockBuilder&, const LayerPlace&)) {
+              for (int64_t j = 0; hooks && j < step; ++j)
+                (hooks->*hook)(b, {r.first + first * step + at + j, static_cast<int>(at + j), item, items, times});
+            };
+            each(&LayerHooks::before_forward);
+            if (!r.remade(first + item))
+              layer_forward(b, c, c.saved, static_cast<int>(at), kinds(first + item).front(), ref(c.edge.hidden, at),
+                            ref(c.edge.hidden, at + 1), Phase::forward);
+            else
+              group_forward(b, c, at, kinds(first + item), false);
+            each(&LayerHooks::after_forward);
+          }
+        });
   }
 }
 
@@ -141,27 +148,29 @@ void layers_backward(BlockBuilder& b, const Context& c, const ChunkPart& part, L
   for (auto r = runs.rbegin(); r != runs.rend(); ++r) {
     const int64_t step = std::max<int64_t>(r->group, 1), last = r->first + (r->count - 1) * step;
     const auto kinds = [&](int64_t checkpoint) { return kinds_of(part, last - checkpoint * step, step); };
+    const auto remade = [&](int64_t checkpoint) { return r->remade(r->count - 1 - checkpoint); };
     auto alike = [&](int64_t x, int64_t y) {
-      return std::ranges::equal(kinds(x), kinds(y)) &&
+      return std::ranges::equal(kinds(x), kinds(y)) && remade(x) == remade(y) &&
              (!hooks || (step == 1 && hooks->alike(Way::backward, last - x, last - y)));
     };
-    cut(r->count, hooks ? hooks->period(Way::backward) : 1, alike, [&](int64_t first, int64_t items, int64_t times) {
-      b.segment(last - first * step, hooks && times == 1 ? 0 : -items * step, times);
-      for (int64_t item = 0; item < items; ++item) {
-        const int64_t at = -item * step;
-        auto each = [&](void (LayerHooks::*hook)(BlockBuilder&, const LayerPlace&)) {
-          for (int64_t j = step - 1; hooks && j >= 0; --j)
-            (hooks->*hook)(b, {last - first * step + at + j, static_cast<int>(at + j), item, items, times});
-        };
-        each(&LayerHooks::before_backward);
-        if (r->group == 0)
-          layer_backward(b, c, c.saved, static_cast<int>(at), kinds(first + item).front(), ref(c.edge.hidden, at),
-                         ref(c.tmp.d_hidden, at + 1), ref(c.tmp.d_hidden, at));
-        else
-          group_backward(b, c, at, kinds(first + item));
-        each(&LayerHooks::after_backward);
-      }
-    });
+    cut(r->count, std::lcm(hooks ? hooks->period(Way::backward) : 1, r->every), alike,
+        [&](int64_t first, int64_t items, int64_t times) {
+          b.segment(last - first * step, hooks && times == 1 ? 0 : -items * step, times);
+          for (int64_t item = 0; item < items; ++item) {
+            const int64_t at = -item * step;
+            auto each = [&](void (LayerHooks::*hook)(BlockBuilder&, const LayerPlace&)) {
+              for (int64_t j = step - 1; hooks && j >= 0; --j)
+                (hooks->*hook)(b, {last - first * step + at + j, static_cast<int>(at + j), item, items, times});
+            };
+            each(&LayerHooks::before_backward);
+            if (!remade(first + item))
+              layer_backward(b, c, c.saved, static_cast<int>(at), kinds(first + item).front(), ref(c.edge.hidden, at),
+                             ref(c.tmp.d_hidden, at + 1), ref(c.tmp.d_hidden, at));
+            else
+              group_backward(b, c, at, kinds(first + item));
+            each(&LayerHooks::after_backward);
+          }
+        });
   }
 }
 

@@ -99,15 +99,13 @@ void setup_blocks(Context& c, ChunkPart& part) {
       if (k.low_gradient.valid()) zero(b, "low gradients", Phase::model, k.low_gradient);
     }
   });
-  const bool on_host = updates_on_host(c.strategy());
   part.master = block("master weights", [&](BlockBuilder& b) {
-    if (on_host) {
-      for (const auto& k : part.buckets) master_on_host(b, c, ref(k.weight_shard), k.master, k.host);
-      for (const auto& k : part.buckets) {
-        b.op("gradients on host", Phase::optimizer_state, Stream::compute, plan::Join{}, {}, {});
-        b.reserve_here(ref(k.host.gradient));
-      }
-      return;
+    for (const auto& k : part.buckets)
+      if (k.on_host) master_on_host(b, c, ref(k.weight_shard), k.master, k.host);
+    for (const auto& k : part.buckets) {
+      if (!k.on_host) continue;
+      b.op("gradients on host", Phase::optimizer_state, Stream::compute, plan::Join{}, {}, {});
+      b.reserve_here(ref(k.host.gradient));
     }
     for (const auto& k : part.buckets)
       if (k.clone.valid()) {
@@ -117,7 +115,7 @@ void setup_blocks(Context& c, ChunkPart& part) {
         if (&k == &part.buckets.front()) b.reserve_here(ref(part.clone));
       }
     for (const auto& k : part.buckets) {
-      if (!k.master.valid()) continue;
+      if (!k.master.valid() || k.on_host) continue;
       const plan::Buffer& m = c.plan.buffer(k.master);
       plan::Compute cast = streaming(Kernel::cast, DType::f32, 1, m.elements(),
                                      m.elements() * size_of(weight_dtype(c, k)), m.bytes().n, 0);
@@ -139,7 +137,7 @@ void setup_blocks(Context& c, ChunkPart& part) {
       b.reserve_here(ref(part.first_step));
     }
     for (const auto& k : part.buckets) {
-      if (on_host) {
+      if (k.on_host) {
         if (k.moment1.valid()) moment_on_host(b, c, k.moment1, "moment 1");
         if (k.moment2.valid()) moment_on_host(b, c, k.moment2, "moment 2");
         continue;

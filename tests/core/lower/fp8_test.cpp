@@ -6,39 +6,17 @@
 #include <string>
 
 #include "core/lower/lower.hpp"
-#include "core/spec/specs.hpp"
+#include "small_job.hpp"
 
 namespace wt::lower {
 namespace {
 
 JobSpec job() {
-  JobSpec j;
-  auto& m = j.model;
-  m.layers = 4;
-  m.hidden = 64;
-  m.ffn_hidden = 256;
-  m.heads = m.kv_heads = 8;
-  m.head_dim = 8;
-  m.vocab = 1024;
-  m.max_context = 128;
-  m.gated_mlp = true;
-  m.norm = Norm::rms_norm;
-  m.activation = Activation::silu;
-  m.position = Position::rotary;
-  m.tied_embeddings = false;
-  j.cluster.nodes = 1;
-  j.cluster.node.devices = 8;
-  j.cluster.device.name = "test";
-  j.cluster.device.peak[DType::bf16] = {1e15};
-  j.cluster.device.peak[DType::f8] = {2e15};
+  JobSpec j = small_job({.layers = 4, .kv_heads = 8});
   j.strategy.data_parallel = DataParallel::distributed_optimizer;
   j.strategy.tensor = 2;
   j.strategy.sequence_parallel = true;
   j.training.compute_dtype = DType::f8;
-  j.training.micro_batch = 1;
-  j.training.global_batch = 8;
-  j.training.seq_len = 128;
-  j.training.vocab_multiple = 1;
   return j;
 }
 

@@ -11,37 +11,16 @@
 #include <set>
 #include <sstream>
 
-#include "core/spec/specs.hpp"
+#include "small_job.hpp"
 
 namespace wt::lower {
 namespace {
 
 JobSpec tiny_job() {
-  JobSpec j;
+  JobSpec j = small_job({.layers = 8, .vocab = 1000});
   j.name = "tiny";
-  auto& m = j.model;
-  m.layers = 8;
-  m.hidden = 64;
-  m.ffn_hidden = 256;
-  m.heads = 8;
-  m.kv_heads = 4;
-  m.head_dim = 8;
-  m.vocab = 1000;
-  m.max_context = 128;
-  m.gated_mlp = true;
-  m.norm = Norm::rms_norm;
-  m.activation = Activation::silu;
-  m.position = Position::rotary;
-  m.tied_embeddings = false;
-  j.cluster.nodes = 1;
-  j.cluster.node.devices = 8;
-  j.cluster.device.name = "test";
-  j.cluster.device.peak[DType::bf16] = {1e15};
-  j.cluster.device.peak[DType::f8] = {2e15};
   j.training.micro_batch = 2;
   j.training.global_batch = 64;
-  j.training.seq_len = 128;
-  j.training.vocab_multiple = 1;
   return j;
 }
 

@@ -7,41 +7,18 @@
 
 #include "core/lower/lower.hpp"
 #include "core/plan/plan_io.hpp"
-#include "core/spec/specs.hpp"
+#include "small_job.hpp"
 
 namespace wt::lower {
 namespace {
 
-constexpr int64_t kLayers = 6, kHidden = 64, kFfn = 256, kVocab = 1024, kData = 4, kMicroBatches = 3;
-constexpr int64_t kBlock = kHidden * (64 + 2 * 32) + 64 * kHidden + 3 * kHidden * kFfn + 2 * kHidden;
-constexpr int64_t kRoot = 2 * kVocab * kHidden + kHidden;
+constexpr int64_t kLayers = 6, kHidden = 64, kVocab = 1024, kData = 4, kMicroBatches = 3;
+constexpr int64_t kBlock = kSmallBlock, kRoot = small_root(kVocab);
 constexpr int64_t kAll = kLayers * kBlock + kRoot, kOwned = kAll / kData;
 
 JobSpec job(DataParallel kind, OffloadDevice optimizer, OffloadDevice parameters = OffloadDevice::none) {
-  JobSpec j;
-  j.name = "offload";
-  auto& m = j.model;
-  m.layers = kLayers;
-  m.hidden = kHidden;
-  m.ffn_hidden = kFfn;
-  m.heads = 8;
-  m.kv_heads = 4;
-  m.head_dim = 8;
-  m.vocab = kVocab;
-  m.max_context = 128;
-  m.gated_mlp = true;
-  m.norm = Norm::rms_norm;
-  m.activation = Activation::silu;
-  m.position = Position::rotary;
-  m.tied_embeddings = false;
-  j.cluster.nodes = 1;
-  j.cluster.node.devices = kData;
-  j.cluster.device.name = "test";
-  j.cluster.device.peak[DType::bf16] = {1e15};
-  j.training.micro_batch = 1;
+  JobSpec j = small_job({.layers = kLayers, .vocab = kVocab, .devices = kData});
   j.training.global_batch = kMicroBatches * kData;
-  j.training.seq_len = 128;
-  j.training.vocab_multiple = 1;
   j.strategy.data_parallel = kind;
   j.strategy.gradient_dtype = DType::bf16;
   j.strategy.zero.persistence_threshold = 0;  // every weight comes and goes
@@ -203,6 +180,33 @@ TEST(ZeroPlusPlus, GathersInsideTheNodeAndInEightBits) {
   b = gathered(j);
   EXPECT_NEAR(b["dp_near"], kMicroBatches * kLayers * kBlock, kSlack);
   EXPECT_NEAR(b["dp"], far / 2, kSlack);
+}
+
+/// Elements that lie in a space, by role.
+int64_t elements(const plan::Plan& p, plan::Role role, plan::Space space) {
+  int64_t n = 0;
+  for (const plan::Buffer& b : p.buffers)
+    if (b.scope == plan::Scope::persistent && !b.view && b.role == role && b.space == space) n += b.elements();
+  return n;
+}
+
+// Megatron's --optimizer-offload-fraction: the state of so much of the parameters is on the host, the rest on the device, and
+// nothing is on both. The cut falls between two parameters.
+TEST(Offload, APartOfTheOptimizer) {
+  for (const double ratio : {0.3, 0.7}) {
+    JobSpec j = job(DataParallel::distributed_optimizer, OffloadDevice::cpu);
+    j.strategy.offload.ratio = ratio;
+    const plan::Plan p = lowered(j);
+    for (const plan::Role role : {plan::Role::master, plan::Role::moment1, plan::Role::moment2}) {
+      const int64_t host = elements(p, role, plan::Space::pinned), device = elements(p, role, plan::Space::device);
+      EXPECT_NEAR(static_cast<double>(host), ratio * kOwned, kVocab * kHidden / kData);  // the largest parameter
+      EXPECT_GT(host, 0);
+      EXPECT_NEAR(static_cast<double>(host + device), kOwned, 512);  // buckets are padded
+    }
+  }
+  JobSpec j = job(DataParallel::zero1, OffloadDevice::cpu);
+  j.strategy.offload.ratio = 0.5;
+  EXPECT_THAT(to_text(lower(j).errors()), testing::HasSubstr("DeepSpeed offloads a part at stage 3 only"));
 }
 
 }  // namespace

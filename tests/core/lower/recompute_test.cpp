@@ -52,6 +52,34 @@ Sums with(const std::string& modules) {
   return plan ? sums(plan.value()) : Sums{};
 }
 
+// Every second layer is run again, less its last product where the checkpoint stops early: half of what all layers cost.
+TEST(Recompute, OfEveryNthLayer) {
+  const auto again = [](const char* every, const char* layers) {
+    const auto plan = whole({"strategy.recompute.kind=full", std::string("strategy.recompute.every=") + every,
+                             std::string("model.layers=") + layers});
+    EXPECT_TRUE(plan) << to_text(plan.errors());
+    return plan ? sums(plan.value()).again : 0;
+  };
+  const double one = again("1", "8") / 8;
+  EXPECT_EQ(again("2", "8"), 4 * one);
+  EXPECT_EQ(again("3", "8"), 2 * one);  // layers 2 and 5
+  EXPECT_EQ(again("9", "8"), 0);
+  // Its plan does not grow with the layers.
+  const auto segments = [](const char* layers) {
+    const auto plan = whole({"strategy.recompute.kind=full", "strategy.recompute.every=2",
+                             "strategy.data_parallel=megatron", std::string("model.layers=") + layers});
+    size_t n = 0;
+    for (const plan::Block& b : plan.value().blocks)
+      if (b.name == "forward whole") n += b.segments.size();
+    return n;
+  };
+  EXPECT_EQ(segments("8"), segments("16"));
+  EXPECT_THAT(
+      to_text(whole({"strategy.recompute.kind=full", "strategy.recompute.every=2", "strategy.recompute.layers=2"})
+                  .errors()),
+      HasSubstr("every n-th layer is a checkpoint of its own"));
+}
+
 TEST(RecomputedParts, RunTheProductsOfThePartAgainAndKeepLess) {
   const auto none = whole({"strategy.recompute=none"});
   ASSERT_TRUE(none) << to_text(none.errors());

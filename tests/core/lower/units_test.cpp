@@ -7,43 +7,18 @@
 
 #include "core/lower/lower.hpp"
 #include "core/plan/plan_io.hpp"
-#include "core/spec/specs.hpp"
+#include "small_job.hpp"
 
 namespace wt::lower {
 namespace {
 
-constexpr int64_t kLayers = 6, kHidden = 64, kFfn = 256, kVocab = 1024, kData = 8, kMicroBatches = 4;
-// Llama's block: q, k, v of 8 and 4 heads of 8, output, gated MLP, two norms.
-constexpr int64_t kBlock = kHidden * (64 + 2 * 32) + 64 * kHidden + 3 * kHidden * kFfn + 2 * kHidden;
-constexpr int64_t kRoot = 2 * kVocab * kHidden + kHidden;
+constexpr int64_t kLayers = 6, kHidden = 64, kVocab = 1024, kData = 8, kMicroBatches = 4;
+constexpr int64_t kBlock = kSmallBlock, kRoot = small_root(kVocab);
 constexpr int64_t kAll = kLayers * kBlock + kRoot;
 
 JobSpec job(DataParallel kind, int64_t micro_batches = kMicroBatches) {
-  JobSpec j;
-  j.name = "units";
-  auto& m = j.model;
-  m.layers = kLayers;
-  m.hidden = kHidden;
-  m.ffn_hidden = kFfn;
-  m.heads = 8;
-  m.kv_heads = 4;
-  m.head_dim = 8;
-  m.vocab = kVocab;
-  m.max_context = 128;
-  m.gated_mlp = true;
-  m.norm = Norm::rms_norm;
-  m.activation = Activation::silu;
-  m.position = Position::rotary;
-  m.tied_embeddings = false;
-  j.cluster.nodes = 2;
-  j.cluster.node.devices = 4;
-  j.cluster.device.name = "test";
-  j.cluster.device.peak[DType::bf16] = {1e15};
-  j.cluster.device.peak[DType::f8] = {2e15};
-  j.training.micro_batch = 1;
+  JobSpec j = small_job({.layers = kLayers, .vocab = kVocab, .nodes = 2, .devices = 4});
   j.training.global_batch = micro_batches * kData;
-  j.training.seq_len = 128;
-  j.training.vocab_multiple = 1;
   j.strategy.data_parallel = kind;
   return j;
 }
