@@ -107,7 +107,7 @@ void read_offload(Keys& zero, std::string_view key, int64_t stage) {
     d.error(section->at("ratio"), fmt::format("{} with stage {}", *ratio, stage),
             "DeepSpeed offloads a part of the optimizer at stage 3 only; legal: 1.0");
   else if (ratio && *ratio < 1)
-    d.take(section->at("ratio"), section->said("ratio"), "strategy.offload.optimizer_ratio", fmt::format("{}", *ratio));
+    d.take(section->at("ratio"), section->said("ratio"), "strategy.offload.ratio", fmt::format("{}", *ratio));
   if (const auto pinned = section->flag("pin_memory")) {
     if (device == "none")
       d.ignore(section->at("pin_memory"), section->said("pin_memory"), "no offload");

@@ -216,6 +216,17 @@ void Draft::file(std::string name, std::string format, std::string defaults) {
   report_.files.push_back({std::move(name), std::move(format), std::move(defaults)});
 }
 
+void Draft::give_program(std::string name, std::string value, Origin from) {
+  program_arguments_.insert_or_assign(std::move(name), ProgramArgument{std::move(value), std::move(from), false});
+}
+
+std::optional<std::string> Draft::program_argument(std::string_view name) {
+  const auto i = program_arguments_.find(name);
+  if (i == program_arguments_.end()) return std::nullopt;
+  i->second.read = true;
+  return i->second.value;
+}
+
 std::optional<std::string> Draft::value(std::string_view key) const {
   const auto i = values_.find(key);
   if (i == values_.end()) return std::nullopt;
@@ -381,6 +392,9 @@ std::string Draft::text() const {
 
 std::string Draft::finish() {
   for (const auto& resolve : before_world_) resolve();
+  for (const auto& [name, argument] : program_arguments_)
+    if (!argument.read)
+      not_carried(argument.from, argument.value, "the program's own argument: only its code knows what it means");
   resolve_world();
   for (size_t i = 0; i < later_.size(); ++i) later_[i]();  // one may add another
   resolve_batch();

@@ -49,6 +49,10 @@ class Draft {
   /// Whose defaults (data/validate/frameworks.yaml) hold where no file says anything: "megatron", "deepspeed".
   void framework(std::string name);
   void file(std::string name, std::string format, std::string defaults);
+  /// What a launch line gives its program ("batch_size", without dashes), for a reader of that program. What no reader asks
+  /// for before the world is counted is reported as not carried.
+  void give_program(std::string name, std::string value, Origin from);
+  std::optional<std::string> program_argument(std::string_view name);
 
   std::optional<std::string> value(std::string_view key) const;
   std::optional<int64_t> number(std::string_view key) const;
@@ -86,8 +90,14 @@ class Draft {
   void require();
   std::string text() const;
 
+  struct ProgramArgument {
+    std::string value;
+    Origin from;
+    bool read = false;
+  };
   const Options& options_;
   std::map<std::string, Decided, std::less<>> values_;
+  std::map<std::string, ProgramArgument, std::less<>> program_arguments_;
   std::string framework_;
   std::vector<std::function<void()>> before_world_, later_;
   std::optional<ModelSpec> base_model_;

@@ -86,6 +86,7 @@ std::pair<size_t, std::string> find_launcher(const std::vector<ShellWord>& w) {
     const std::string& t = w[i].text;
     for (std::string_view name : {"torchrun", "deepspeed", "horovodrun", "xtorchrun"})
       if (ends_with_word(t, name)) return {i, std::string(name)};
+    if (ends_with_word(t, "colossalai") && i + 1 < w.size() && w[i + 1].text == "run") return {i + 1, "colossalai run"};
     if (ends_with_word(t, "accelerate") && i + 1 < w.size() && w[i + 1].text == "launch")
       return {i + 1, "accelerate launch"};
     if (t == "-m" && i + 1 < w.size() &&
@@ -140,6 +141,20 @@ Launch read_launch(const ShellCommand& c, const std::string& file, Draft& d) {
     if (const auto hosts = option(w, at, end, {"--hostfile", "-H"}))
       d.note(
           fmt::format("{}:{}: --hostfile {}: give that file too, for the number of GPUs", file, c.line, hosts->value));
+  } else if (name == "colossalai run") {
+    take_count(option(w, at, end, {"--nproc-per-node"}), "run.devices", file, d, said);
+    if (const auto hosts = option(w, at, end, {"--host", "-H"})) {
+      const auto commas = std::count(hosts->value.begin(), hosts->value.end(), ',');
+      d.take({fmt::format("{}:{}", file, hosts->word->line), hosts->flag}, hosts->value, "run.nodes", commas + 1);
+    } else if (const auto list = option(w, at, end, {"--hostfile"})) {
+      d.note(
+          fmt::format("{}:{}: --hostfile {}: give that file too, for the number of nodes", file, c.line, list->value));
+    } else {
+      d.before_world([&d] {
+        if (!d.has("run.world") && d.options().nodes == 0)
+          d.fall_back("run.nodes", "1", "neither --host nor --hostfile");
+      });
+    }
   } else if (name.find("accelerate") != std::string::npos) {
     take_count(option(w, at, end, {"--num-machines"}), "run.nodes", file, d, said);
     take_count(option(w, at, end, {"--num-processes"}), "run.world", file, d, said);
@@ -188,6 +203,21 @@ bool is_hostfile(std::string_view text) {
     any = true;
   }
   return any;
+}
+
+bool is_host_list(std::string_view text) {
+  size_t names = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const bool name = std::all_of(line.begin(), line.end(), [](unsigned char c) {
+      return std::isalnum(c) || c == '.' || c == '-' || c == '_' || c == '\r';
+    });
+    if (!name) return false;
+    if (!line.empty() && line != "\r") ++names;
+  }
+  return names > 0;
 }
 
 }  // namespace wt::import

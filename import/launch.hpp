@@ -1,6 +1,6 @@
 // Launch lines and hostfiles: how many nodes and ranks, which program, and what it is given.
-// Launchers known: torchrun, python -m torch.distributed.run or .launch, deepspeed, accelerate launch, srun, mpirun,
-// horovodrun. Facts: torch/distributed/run.py, deepspeed/launcher/runner.py.
+// Launchers known: torchrun, python -m torch.distributed.run or .launch, deepspeed, accelerate launch, colossalai run, srun,
+// mpirun, horovodrun. Facts: torch/distributed/run.py, deepspeed/launcher/runner.py, colossalai/cli/launcher/run.py.
 #pragma once
 
 #include <string>
@@ -24,7 +24,9 @@ Launch read_launch(const ShellCommand& command, const std::string& file, Draft& 
 /// "#SBATCH" lines: nodes and ranks a node.
 void read_directives(const ShellScript& script, const std::string& file, Draft& draft);
 
-/// Lines of "host slots=8", "host:8" or "host". False where a line is none of these.
+/// Lines of "host slots=8" or "host:8". False where a line is none of these.
 bool is_hostfile(std::string_view text);
+/// Lines of one name each (Colossal-AI).
+bool is_host_list(std::string_view text);
 
 }  // namespace wt::import

@@ -62,6 +62,13 @@ std::string zero_bubble_schedule(MegatronArgs& a) {
 /// --cp-comm-type, in one word or as a list of one for each layer.
 void read_context(MegatronArgs& a) {
   Draft& d = a.draft();
+  if (const auto n = a.integer("ds_sequence_parallel_size"); n && *n > 1) {
+    d.take(a.at("ds_sequence_parallel_size"), a.said("ds_sequence_parallel_size"), "strategy.context", *n,
+           "Ulysses, which is not Megatron's sequence parallelism");
+    d.take(a.at("ds_sequence_parallel_size"), a.said("ds_sequence_parallel_size"), "strategy.context_exchange",
+           "all_to_all");
+  }
+  a.used("ds_sequence_parallel_size");
   const auto type = a.text("cp_comm_type"), sizes = a.text("hierarchical_context_parallel_sizes");
   if (!type || a.integer("context_parallel_size").value_or(1) <= 1) return;
   std::string word = *type;
@@ -202,8 +209,23 @@ void read_precision(MegatronArgs& a) {
     d.fall_back("training.precision", "fp32", "neither --bf16 nor --fp16");
   }
   if (a.text("fp4")) d.not_carried(a.at("fp4"), a.said("fp4"), "fp4 is not built yet; planned without");
-  if (a.on("fp8_param_gather"))
-    d.not_carried(a.at("fp8_param_gather"), "True", "weights are planned as gathered in bf16");
+  if (a.on("fp8_param_gather")) {
+    if (fp8)
+      d.take(a.at("fp8_param_gather"), a.said("fp8_param_gather"), "training.fp8_params", "true");
+    else
+      d.ignore(a.at("fp8_param_gather"), "True", "without fp8 products");
+  }
+  if (const auto recipe = a.text("fp8_recipe"); recipe && fp8) {
+    const bool block = *recipe == "mxfp8" || *recipe == "blockwise";
+    if (!block && *recipe != "delayed" && *recipe != "tensorwise")
+      d.not_carried(a.at("fp8_recipe"), *recipe, "planned as delayed");
+    else
+      d.take(a.at("fp8_recipe"), *recipe, "training.fp8_recipe",
+             block                  ? "block"
+             : *recipe == "delayed" ? "delayed"
+                                    : "current");
+  }
+  a.used("fp8_recipe");
   const bool wide = a.on("accumulate_allreduce_grads_in_fp32"), narrow = a.on("grad_reduce_in_bf16");
   if (wide)
     d.take(a.at("accumulate_allreduce_grads_in_fp32"), a.said("accumulate_allreduce_grads_in_fp32"),
@@ -247,21 +269,77 @@ void read_optimizer(MegatronArgs& a) {
   if (a.on("optimizer_cpu_offload")) {
     d.take(a.at("optimizer_cpu_offload"), "True", "strategy.offload.optimizer", "cpu");
     if (const auto f = a.number("optimizer_offload_fraction"); f && *f < 1)
-      d.take(a.at("optimizer_offload_fraction"), a.said("optimizer_offload_fraction"),
-             "strategy.offload.optimizer_ratio", fmt::format("{}", *f));
+      d.take(a.at("optimizer_offload_fraction"), a.said("optimizer_offload_fraction"), "strategy.offload.ratio",
+             fmt::format("{}", *f));
   }
+  if (a.on("cpu_optimizer"))
+    d.take(a.at("cpu_optimizer"), "True", "strategy.offload.optimizer", "cpu", "DeepSpeed's CPU Adam");
+  a.used("cpu_optimizer");
   if (a.on("optimizer_cpu_offload") && a.on("overlap_cpu_optimizer_d2h_h2d"))
     d.take(a.at("overlap_cpu_optimizer_d2h_h2d"), "True", "strategy.offload.overlap", "true");
   for (const char* f : {"optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d", "pin_cpu_grads",
                         "pin_cpu_params", "use_torch_optimizer_for_cpu_offload"})
     a.used(f);
-  if (const auto n = a.integer("cpu_offloading_num_layers"); n && *n > 0)
+  // NeMo has a switch beside the number; Megatron-LM's number is its own switch.
+  if (a.has("cpu_offloading") && !a.on("cpu_offloading")) {
+    if (a.has("cpu_offloading_num_layers"))
+      d.ignore(a.at("cpu_offloading_num_layers"), a.said("cpu_offloading_num_layers"), "cpu_offloading is off");
+  } else if (const auto n = a.integer("cpu_offloading_num_layers"); n && *n > 0)
     d.take(a.at("cpu_offloading_num_layers"), a.said("cpu_offloading_num_layers"), "strategy.offload.activation_layers",
            *n, "spread over the chunk's layers");
   a.used("cpu_offloading_num_layers");
   if (const auto f = a.text("gradient_accumulation_fusion"))
     d.take(a.at("gradient_accumulation_fusion"), *f, "training.gradient_fusion",
            a.on("gradient_accumulation_fusion", true) ? "true" : "false");
+}
+
+/// What the layers of experts do; the sizes are the model's.
+void read_experts(MegatronArgs& a) {
+  Draft& d = a.draft();
+  if (a.integer("num_experts").value_or(0) <= 1) return;  // what is said of experts has no effect
+  if (const auto type = a.text("moe_token_dispatcher_type")) {
+    const Origin from = a.at("moe_token_dispatcher_type");
+    if (*type == "alltoall")
+      d.take(from, *type, "strategy.experts.dispatcher", "all_to_all");
+    else
+      d.not_carried(from, *type,
+                    *type == "flex"
+                        ? "DeepEP's exchange: --set strategy.experts.dispatcher=flex where it can be planned; "
+                          "planned as the all-to-all dispatcher"
+                        : "planned as the all-to-all dispatcher");
+  }
+  if (a.text("moe_flex_dispatcher_backend"))
+    d.not_carried(a.at("moe_flex_dispatcher_backend"), a.said("moe_flex_dispatcher_backend"), "of the flex dispatcher");
+  if (const auto factor = a.number("moe_expert_capacity_factor"); factor && *factor > 0) {
+    const std::string why = "experts hold so many times the mean of tokens, more is dropped";
+    d.take(a.at("moe_expert_capacity_factor"), a.said("moe_expert_capacity_factor"), "strategy.experts.dropless",
+           "false", why);
+    d.take(a.at("moe_expert_capacity_factor"), a.said("moe_expert_capacity_factor"), "strategy.experts.imbalance",
+           fmt::format("{}", std::max(1.0, *factor)), why);
+    if (*factor < 1)
+      d.note(fmt::format("{}: a capacity below 1 drops tokens even of an even load; planned as 1",
+                         a.at("moe_expert_capacity_factor").where));
+  }
+  if (a.on("moe_pad_expert_input_to_capacity"))
+    d.ignore(a.at("moe_pad_expert_input_to_capacity"), "True", "without dropless the counts are fixed, as planned");
+  for (const auto& [field, to] : {std::pair{"moe_shared_expert_overlap", "strategy.experts.shared_overlap"},
+                                  {"overlap_moe_expert_parallel_comm", "strategy.experts.overlap_passes"}})
+    if (a.on(field)) d.take(a.at(field), a.said(field), to, "true");
+  if (a.on("moe_router_force_load_balancing"))
+    d.take(a.at("moe_router_force_load_balancing"), "True", "strategy.experts.routing", "even");
+}
+
+/// Megatron validates in the run by default, where there is a validation set.
+void read_evaluation(MegatronArgs& a) {
+  Draft& d = a.draft();
+  const auto every = a.integer("eval_interval"), batches = a.integer("eval_iters");
+  if (every && batches && *every > 0 && *batches > 0) {
+    d.take(a.at("eval_interval"), a.said("eval_interval"), "training.loop.evaluate_every", *every);
+    d.take(a.at("eval_iters"), a.said("eval_iters"), "training.loop.evaluation_batches", *batches);
+    return;
+  }
+  for (const char* f : {"eval_interval", "eval_iters"})
+    if (a.has(f)) d.ignore(a.at(f), a.said(f), "evaluations need both: how often, and how many batches");
 }
 
 void read_recompute(MegatronArgs& a) {
@@ -389,12 +467,6 @@ void read_not_carried(MegatronArgs& a) {
     const char *field, *off, *why;
   };
   static constexpr Row kRows[] = {
-      {"moe_token_dispatcher_type", "", "how tokens reach their experts"},
-      {"moe_flex_dispatcher_backend", "", "how tokens reach their experts"},
-      {"moe_expert_capacity_factor", "", "tokens over capacity are dropped"},
-      {"moe_pad_expert_input_to_capacity", "False", "static shapes of experts"},
-      {"moe_shared_expert_overlap", "False", "the shared expert beside the exchange"},
-      {"overlap_moe_expert_parallel_comm", "False", "expert exchange beside another micro-batch"},
       {"delay_wgrad_compute", "False", "weight gradients later"},
       {"fine_grained_activation_offloading", "False", "parts of layers on the host are not built yet"},
       {"ddp_average_in_collective", "False", "one kernel a bucket less than planned"},
@@ -411,16 +483,13 @@ void read_not_carried(MegatronArgs& a) {
       {"is_hybrid_model", "False", "state-space layers are not built yet"},
       {"hybrid_layer_pattern", "", "state-space layers are not built yet"},
       {"experimental_attention_variant", "", "another attention"},
-      {"ds_sequence_parallel_size", "1", "Ulysses: all-to-alls around attention; not built yet"},
       {"sft", "False", "packed sequences of uneven length"},
       {"freeze_all_layers", "False", "frozen weights"},
-      {"cpu_optimizer", "False", "the optimizer on the host is not built yet"},
       {"partition_activations", "False", "saved inputs cut over tensor ranks are not built yet"},
       {"checkpoint_in_cpu", "False", "saved inputs on the host are not built yet"}};
   for (const Row& r : kRows) {
     const auto text = a.text(r.field);
     if (!text || *text == r.off || (a.complete && *text == "False")) continue;
-    if (std::string_view(r.field).starts_with("moe_") && a.integer("num_experts").value_or(0) <= 1) continue;
     a.draft().not_carried(a.at(r.field), *text, r.why);
   }
 }
@@ -437,6 +506,8 @@ void read_megatron(MegatronArgs& a) {
   read_data_parallel(a);
   read_precision(a);
   read_optimizer(a);
+  read_experts(a);
+  read_evaluation(a);
   read_recompute(a);
   read_kernels(a);
   read_batch(a);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <memory>
 
 #include "import/hf_trainer.hpp"
@@ -12,7 +13,13 @@ namespace wt::import {
 
 namespace {
 
-/// "--a_b 1 --c.d=2 --flag" as a map; dots make sections.
+/// --name or -n, not a negative number.
+bool is_flag(std::string_view word) {
+  if (word.starts_with("--")) return word.size() > 2;
+  return word.size() > 1 && word[0] == '-' && std::isalpha(static_cast<unsigned char>(word[1]));
+}
+
+/// "--a_b 1 -b 2 --c.d=2 --flag" as a map; dots make sections.
 std::shared_ptr<tree::Node> as_tree(const ShellCommand& c, size_t begin, const std::string& file, Draft& d) {
   const auto source = std::make_shared<const tree::Source>(tree::Source{file, "", false});
   auto root = std::make_shared<tree::Node>();
@@ -21,13 +28,14 @@ std::shared_ptr<tree::Node> as_tree(const ShellCommand& c, size_t begin, const s
   for (size_t i = begin; i < c.words.size();) {
     const ShellWord& w = c.words[i];
     ++i;
-    if (!w.text.starts_with("--") || w.text.size() < 3) continue;
-    const size_t equals = w.text.find('=');
-    std::string key = w.text.substr(2, equals == std::string::npos ? std::string::npos : equals - 2), value = "true";
+    if (!is_flag(w.text)) continue;
+    const size_t equals = w.text.find('='), dash = w.text.starts_with("--") ? 2 : 1;
+    std::string key = w.text.substr(dash, equals == std::string::npos ? std::string::npos : equals - dash),
+                value = "true";
     std::vector<std::string> open = w.open;
     if (equals != std::string::npos) {
       value = w.text.substr(equals + 1);
-    } else if (i < c.words.size() && !c.words[i].text.starts_with("--")) {
+    } else if (i < c.words.size() && !is_flag(c.words[i].text)) {
       value = c.words[i].text;
       open = c.words[i].open;
       ++i;
@@ -87,10 +95,12 @@ void read_script_arguments(const ShellCommand& c, const Launch& launch, const st
   }
   d.file(file, fmt::format("launch line of {}", launch.program.empty() ? "an unknown program" : launch.program), "");
   for (const tree::Entry& e : root->entries)
-    d.not_carried(origin_of(e.place, "--" + e.key), written(e.value),
-                  "the program's own argument: only its code knows what it means");
-  d.note(fmt::format("{}:{}: model, strategy and batch are in the code of {}: give them with --model and --set", file,
-                     c.line, launch.program.empty() ? "the program" : launch.program));
+    d.give_program(e.key, written(e.value), origin_of(e.place, (e.key.size() == 1 ? "-" : "--") + e.key));
+  d.later([&d, note = fmt::format(
+                   "{}:{}: model, strategy and batch are in the code of {}: give them with --model and --set", file,
+                   c.line, launch.program.empty() ? "the program" : launch.program)] {
+    if (!d.has("strategy.data_parallel")) d.note(note);
+  });
 }
 
 }  // namespace wt::import

@@ -58,14 +58,30 @@ void read_model(Parts& p, Draft& d) {
     d.missing("model",
               fmt::format("--model: the sizes of {} {} are in torchtitan's code, not in the file", name, flavor));
   }
-  if (const tree::Entry* e = m.find("converters")) {
-    const std::string words = written(e->value);
-    if (words.find("float8") != words.npos || words.find("mx") != words.npos)
-      d.not_carried(m.at("converters"), words,
-                    "fp8 products of sharded weights cannot be planned yet; planned in bf16");
-  }
   m.ignore_all({"hf_assets_path", "tokenizer_path", "print_after_conversion", "norm_type"}, "loading");
   m.finish("torchtitan");
+}
+
+/// `root`: where the settings of a converter stand. Whether products are in 8 bits.
+bool read_converters(Keys& root, Parts& p, Draft& d) {
+  const tree::Entry* e = p.model ? p.model->find("converters") : nullptr;
+  if (!e) return false;
+  const std::string words = written(e->value);
+  const bool plain = words.find("float8") != words.npos, mx = words.find("mx") != words.npos;
+  if (!plain && !mx) return false;
+  d.take(p.model->at("converters"), words, "training.precision", "fp8", "products of layers; torchao");
+  d.take(p.model->at("converters"), words, "training.fp8_recipe", mx && !plain ? "block" : "current",
+         mx && !plain ? "" : "scales are found in the step, of a tensor or of each row");
+  const auto read_gather = [&d](Keys& settings) {
+    constexpr std::string_view kKey = "enable_fsdp_float8_all_gather";
+    if (settings.flag(kKey).value_or(false))
+      d.not_carried(settings.at(kKey), "true", "shards are planned as gathered in 16 bits");
+  };
+  if (auto settings = root.section("float8")) read_gather(*settings);
+  if (auto quantize = root.section("quantize"))
+    if (auto linear = quantize->section("linear"))
+      if (auto settings = linear->section("float8")) read_gather(*settings);
+  return true;
 }
 
 void read_data_parallel(Parts& p, Draft& d, bool whole) {
@@ -293,7 +309,7 @@ void read_batch(Parts& p, Draft& d, bool whole) {
   }
 }
 
-void read_training(Parts& p, Draft& d, bool whole) {
+void read_training(Parts& p, Draft& d, bool whole, bool fp8) {
   if (!p.training) return;
   Keys& t = *p.training;
   if (const auto norm = t.number("max_norm"))
@@ -305,6 +321,8 @@ void read_training(Parts& p, Draft& d, bool whole) {
     const std::string ours = dtype_word(word);
     if (ours.empty())
       d.error(t.at(key), fmt::format("unknown '{}'", word), "legal: bfloat16, float32");
+    else if (fp8 && std::string_view(to) == "training.precision")
+      d.ignore(t.at(key), word, "of what is beside the fp8 products, as planned");
     else if (t.has(key))
       d.take(t.at(key), word, to, ours);
     else if (whole)
@@ -356,17 +374,10 @@ void read_recompute(Parts& p, Draft& d, bool whole) {
     if (!every || *every < 1)
       return d.error(c.at("selective_ac_option"), fmt::format("'{}' is neither op nor a number of 1 or more", option),
                      "");
-    d.later([&d, from, every = *every] {
-      const auto layers = d.model_size("layers");
-      if (!layers) return;
-      d.take(from, fmt::format("selective, {}", every), "strategy.recompute.kind", "full");
-      if (every > 1) {
-        d.take(from, fmt::format("selective, {}", every), "strategy.recompute.method", "block");
-        d.take(from, fmt::format("selective, {}", every), "strategy.recompute.layers",
-               std::max<int64_t>(1, *layers / every),
-               fmt::format("every {}th layer: planned as the first ones of that number", every));
-      }
-    });
+    d.take(from, fmt::format("selective, {}", *every), "strategy.recompute.kind", "full");
+    if (*every > 1)
+      d.take(from, fmt::format("selective, {}", *every), "strategy.recompute.every", *every,
+             "of the layers of each rank");
   } else {
     d.not_carried(from, mode, "not built yet; planned as none");
   }
@@ -391,7 +402,7 @@ void read_torchtitan_sections(Keys& root, bool whole) {
   read_degrees(p, d);
   read_pipeline(p, d, whole);
   read_batch(p, d, whole);
-  read_training(p, d, whole);
+  read_training(p, d, whole, read_converters(root, p, d));
   read_recompute(p, d, whole);
   const bool compiled = p.compile && p.compile->flag("enable").value_or(false);
   if (compiled)
@@ -423,6 +434,14 @@ void read_torchtitan_sections(Keys& root, bool whole) {
     p.experimental->finish("torchtitan");
   }
   if (whole) d.fall_back("training.vocab_multiple", "1", "nothing pads the vocabulary");
+  if (auto validation = root.section("validation");
+      validation && validation->flag(validation->has("enable") ? "enable" : "enabled").value_or(false)) {
+    const auto every = validation->integer("freq"), steps = validation->integer("steps");
+    if (every && steps && *every > 0 && *steps > 0) {
+      d.take(validation->at("freq"), validation->said("freq"), "training.loop.evaluate_every", *every);
+      d.take(validation->at("steps"), validation->said("steps"), "training.loop.evaluation_batches", *steps);
+    }
+  }
   root.ignore_all({"job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "validation",
                    "memory_estimation", "fault_tolerance", "debug", "dataloader", "tokenizer"},
                   "no effect on the plan of a step");

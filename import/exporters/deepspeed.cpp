@@ -56,6 +56,8 @@ Json zero_of(const StrategySpec& s) {
     z[key] = {{"device", to_text(device)}, {"pin_memory", s.offload.pinned}};
     if (device == OffloadDevice::nvme) z[key]["nvme_path"] = "/local_nvme";
   }
+  if (s.offload.optimizer != OffloadDevice::none && s.offload.ratio < 1)
+    z["offload_optimizer"]["ratio"] = s.offload.ratio;
   if (s.offload.optimizer == OffloadDevice::nvme && s.offload.overlap) z["offload_optimizer"]["pipeline_write"] = true;
   return z;
 }
@@ -75,6 +77,7 @@ Written write(const JobSpec& j) {
   c["optimizer"] = {{"type", t.optimizer == OptimizerKind::sgd ? "SGD" : "AdamW"}};
   if (s.gradient_dtype != t.param_dtype) c["communication_data_type"] = spelled(s.gradient_dtype);
   if (s.tensor > 1 && s.pipeline == 1) c["tensor_parallel"]["autotp_size"] = s.tensor;
+  if (s.context > 1 && s.context_exchange == ContextExchange::all_to_all) c["sequence_parallel_size"] = s.context;
   Written out{c.dump(2) + "\n", {fmt::format("training.seq_len={}", t.seq_len)}};
   if (s.pipeline > 1) out.beside.push_back(fmt::format("strategy.pipeline={}", s.pipeline));
   if (s.tensor > 1 && s.pipeline > 1) out.beside.push_back(fmt::format("strategy.tensor={}", s.tensor));
@@ -83,6 +86,9 @@ Written write(const JobSpec& j) {
     if (s.recompute.layers != 1) out.beside.push_back(fmt::format("strategy.recompute.layers={}", s.recompute.layers));
     if (s.recompute.method != RecomputeMethod::uniform)
       out.beside.push_back(fmt::format("strategy.recompute.method={}", to_text(s.recompute.method)));
+    if (s.recompute.every != 1) out.beside.push_back(fmt::format("strategy.recompute.every={}", s.recompute.every));
+    if (!s.recompute.modules.empty())
+      out.beside.push_back(fmt::format("strategy.recompute.modules={}", s.recompute.modules));
   }
   return out;
 }

@@ -78,6 +78,14 @@ void write_strategy(const StrategySpec& s, Flags& f) {
   f.value("--pipeline-model-parallel-size", s.pipeline);
   f.more_than(1, "--context-parallel-size", s.context);
   f.more_than(1, "--expert-model-parallel-size", s.expert);
+  if (s.context > 1)
+    f.value("--cp-comm-type", s.context_exchange == ContextExchange::all_gather   ? "all_gather"
+                              : s.context_exchange == ContextExchange::all_to_all ? "a2a"
+                              : s.context_all_to_all > 1                          ? "a2a+p2p"
+                                                                                  : "p2p");
+  if (s.context_all_to_all > 1)
+    f.value("--hierarchical-context-parallel-sizes",
+            fmt::format("{} {}", s.context_all_to_all, s.context / s.context_all_to_all));
   f.more_than(1, "--num-virtual-stages-per-pipeline-rank", s.virtual_stages);
   f.more_than(0, "--microbatch-group-size-per-virtual-pipeline-stage", s.group_size);
   f.more_than(0, "--decoder-first-pipeline-num-layers", s.first_stage_layers);
@@ -107,8 +115,19 @@ void write_strategy(const StrategySpec& s, Flags& f) {
                                                    to_text(s.recompute.method), s.recompute.layers));
   f.on(s.offload.optimizer != OffloadDevice::none, "--optimizer-cpu-offload");
   f.on(s.offload.optimizer != OffloadDevice::none && s.offload.overlap, "--overlap-cpu-optimizer-d2h-h2d");
+  if (s.offload.optimizer != OffloadDevice::none && s.offload.ratio < 1)
+    f.value("--optimizer-offload-fraction", s.offload.ratio);
   f.more_than(0, "--cpu-offloading-num-layers", s.offload.activation_layers);
   f.on(s.attention == AttentionKernel::unfused, "--attention-backend unfused");
+}
+
+void write_experts(const StrategySpec& s, Flags& f) {
+  const ExpertSpec& e = s.experts;
+  f.more_than(0, "--expert-tensor-parallel-size", e.tensor);
+  f.value("--moe-token-dispatcher-type", e.dispatcher == Dispatcher::flex ? "flex" : "alltoall");
+  if (!e.dropless) f.value("--moe-expert-capacity-factor", e.imbalance);
+  f.on(e.shared_overlap, "--moe-shared-expert-overlap");
+  f.on(e.overlap_passes, "--overlap-moe-expert-parallel-comm");
 }
 
 void write_training(const JobSpec& j, Flags& f) {
@@ -119,6 +138,13 @@ void write_training(const JobSpec& j, Flags& f) {
   f.on(t.param_dtype == DType::bf16, "--bf16");
   f.on(t.param_dtype == DType::f16, "--fp16");
   f.on(t.compute_dtype == DType::f8, "--fp8-format hybrid");
+  if (t.compute_dtype == DType::f8)
+    f.value("--fp8-recipe", t.fp8_recipe == Fp8Recipe::block     ? "mxfp8"
+                            : t.fp8_recipe == Fp8Recipe::current ? "tensorwise"
+                                                                 : "delayed");
+  f.on(t.fp8_params, "--fp8-param-gather");
+  f.more_than(0, "--eval-interval", t.loop.evaluate_every);
+  f.more_than(0, "--eval-iters", t.loop.evaluation_batches);
   f.on(t.param_dtype != DType::f32 && j.strategy.gradient_dtype == DType::f32, "--accumulate-allreduce-grads-in-fp32");
   f.on(t.param_dtype == DType::bf16 && j.strategy.gradient_dtype == DType::bf16, "--grad-reduce-in-bf16");
   f.value("--optimizer", to_text(t.optimizer));
@@ -141,6 +167,7 @@ Written write(const JobSpec& j) {
   Flags f;
   write_model(j.model, f);
   write_strategy(j.strategy, f);
+  if (j.model.moe) write_experts(j.strategy, f);
   write_training(j, f);
   return {fmt::format("#!/bin/bash\n# Written by `windtunnel export`. Add data, checkpoints, learning rate; "
                       "--vocab-size is for --tokenizer-type NullTokenizer.\n"

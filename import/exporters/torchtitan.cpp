@@ -59,13 +59,24 @@ Written write(const JobSpec& j) {
     if (stages > 0 && (j.model.layers + extra) % stages == 0)
       out += fmt::format("pipeline_parallel_layers_per_stage = {}\n", (j.model.layers + extra) / stages);
   }
-  out += fmt::format("\n[activation_checkpoint]\nmode = \"{}\"\n",
-                     s.recompute.kind == RecomputeKind::full && s.recompute.method == RecomputeMethod::uniform ? "full"
-                     : s.recompute.kind == RecomputeKind::full ? "selective"
-                                                               : "none");
-  if (s.recompute.kind == RecomputeKind::full && s.recompute.method == RecomputeMethod::block)
-    out += fmt::format("selective_ac_option = \"{}\"\n",
-                       std::max<int64_t>(1, j.model.layers / std::max<int64_t>(1, s.recompute.layers)));
+  const bool full = s.recompute.kind == RecomputeKind::full;
+  const bool by_op = s.recompute.kind == RecomputeKind::selective && !s.recompute.modules.empty();
+  // Of some layers: it has every n-th, so block recompute of a share of the layers becomes as many of them.
+  const int64_t every = full && s.recompute.method == RecomputeMethod::block
+                            ? std::max<int64_t>(1, j.model.layers / std::max<int64_t>(1, s.recompute.layers))
+                            : s.recompute.every;
+  out += fmt::format("\n[activation_checkpoint]\nmode = \"{}\"\n", by_op || (full && every > 1) ? "selective"
+                                                                   : full                       ? "full"
+                                                                                                : "none");
+  if (by_op)
+    out += "selective_ac_option = \"op\"\n";
+  else if (full && every > 1)
+    out += fmt::format("selective_ac_option = \"{}\"\n", every);
+  if (t.compute_dtype == DType::f8)
+    out += fmt::format("\n[model]\nconverters = [\"{}\"]\n", t.fp8_recipe == Fp8Recipe::block ? "mx" : "float8");
+  if (t.loop.evaluate_every > 0)
+    out += fmt::format("\n[validation]\nenable = true\nfreq = {}\nsteps = {}\n", t.loop.evaluate_every,
+                       t.loop.evaluation_batches);
   out += fmt::format("\n[compile]\nenable = {}\n\n[optimizer]\nname = \"{}\"\n",
                      t.host_profile == "compiled" ? "true" : "false", "AdamW");  // it has no SGD
   return {out, {}};

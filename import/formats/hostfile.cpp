@@ -1,4 +1,5 @@
-// Hostfiles of DeepSpeed and MPI: one host a line, "slots=8" or "host:8". What it gives is the number of ranks.
+// Hostfiles of DeepSpeed and MPI: one host a line, "slots=8" or "host:8": the number of ranks. Of Colossal-AI: names
+// alone, the number of nodes.
 #include <fmt/format.h>
 
 #include <set>
@@ -13,12 +14,14 @@ namespace wt::import {
 namespace {
 
 int recognise(const Foreign& f) {
-  if (f.syntax != Foreign::Syntax::text || !is_hostfile(f.text)) return 0;
+  if (f.syntax != Foreign::Syntax::text) return 0;
+  if (!is_hostfile(f.text)) return f.base().find("host") != std::string_view::npos && is_host_list(f.text) ? 7 : 0;
   return f.base().find("host") != std::string_view::npos ? 7 : 4;
 }
 
 void read(const Foreign& f, Draft& d) {
   d.file(f.name, "hostfile", "");
+  const bool is_list = !is_hostfile(f.text);
   int64_t hosts = 0, slots = 0, line_number = 0;
   std::set<int64_t> sizes;
   std::set<std::string, std::less<>> names;
@@ -37,6 +40,10 @@ void read(const Foreign& f, Draft& d) {
       d.error(from, "a host is there twice", "DeepSpeed refuses this; keep one");
       continue;
     }
+    if (is_list) {
+      ++hosts;
+      continue;
+    }
     const size_t equals = line.find("slots=", name_end);
     const size_t value = equals != line.npos ? equals + 6 : name_end + 1;
     const size_t stop = std::min(line.find_first_of(" \t\r", value), line.size());
@@ -51,6 +58,7 @@ void read(const Foreign& f, Draft& d) {
   }
   const Origin whole{f.name, fmt::format("{} hosts", hosts)};
   if (hosts == 0) return d.error({f.name, ""}, "names no host", "");
+  if (is_list) return d.take(whole, fmt::format("{} names", hosts), "run.nodes", hosts);
   d.take(whole, fmt::format("{} slots", slots), "run.world", slots);
   if (sizes.size() == 1)
     d.take(whole, fmt::format("{} slots each", *sizes.begin()), "run.devices", *sizes.begin());

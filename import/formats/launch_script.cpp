@@ -24,8 +24,8 @@ int recognise(const Foreign& f) {
     if (f.base().ends_with(end)) return 6;
   if (f.text.starts_with("#!") && f.text.substr(0, f.text.find('\n')).find("sh") != std::string_view::npos) return 6;
   const std::string_view head = f.text.substr(0, size_t{1} << 16);
-  for (std::string_view word :
-       {"torchrun ", "deepspeed ", "accelerate launch", "torch.distributed.", "srun ", "--tensor-model-parallel-size"})
+  for (std::string_view word : {"torchrun ", "deepspeed ", "accelerate launch", "colossalai run", "torch.distributed.",
+                                "srun ", "--tensor-model-parallel-size"})
     if (head.find(word) != head.npos && !f.base().ends_with(".log") && !f.base().ends_with(".md")) return 3;
   return 0;
 }
@@ -77,7 +77,7 @@ const ShellCommand* training_command(const ShellScript& s, size_t& flags) {
     const size_t n = megatron_words(c, 0);
     bool launches = false;
     for (const ShellWord& w : c.words)
-      for (std::string_view name : {"torchrun", "deepspeed", "accelerate", "torch.distributed.run",
+      for (std::string_view name : {"torchrun", "deepspeed", "accelerate", "colossalai", "torch.distributed.run",
                                     "torch.distributed.launch", "srun", "mpirun", "horovodrun"})
         launches = launches || w.text == name || w.text.ends_with(fmt::format("/{}", name));
     for (const ShellWord& w : c.words) launches = launches || w.text.ends_with(".py");

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <random>
+#include <tuple>
 
 #include "common.hpp"
 #include "core/lower/lower.hpp"
@@ -131,6 +132,58 @@ TEST(Export, OffloadIsCarried) {
     ASSERT_TRUE(exported) << name << ": " << to_text(exported.errors());
     EXPECT_THAT(exported.value().not_carried, IsEmpty()) << name;
   }
+}
+
+/// Keys that the last strategies brought, where the framework has them.
+TEST(Export, LaterKeysAreCarried) {
+  const std::tuple<const char*, const char*, const char*> jobs[] = {
+      {"megatron", "data_parallel: distributed_optimizer, offload: {optimizer: cpu, ratio: 0.5}",
+       "host_profile: megatron, loop: {evaluate_every: 100, evaluation_batches: 10}"},
+      {"megatron", "data_parallel: megatron, context: 4, context_exchange: ring, context_all_to_all: 2",
+       "host_profile: megatron"},
+      {"megatron", "data_parallel: megatron, context: 2, context_exchange: all_gather", "host_profile: megatron"},
+      {"megatron",
+       "data_parallel: megatron, tensor: 2, pipeline: 2, virtual_stages: 2, schedule: interleaved, pipeline_layout: "
+       "'Ett|tt|tt|ttL', recompute: {kind: selective, modules: layernorm mlp}",
+       "host_profile: megatron"},
+      {"deepspeed", "data_parallel: zero2, gradient_dtype: bf16, context: 2, context_exchange: all_to_all",
+       "host_profile: eager, vocab_multiple: 1"},
+      {"deepspeed",
+       "data_parallel: zero3, gradient_dtype: bf16, overlap_grad_reduce: true, recompute: {kind: full, every: 2}",
+       "host_profile: eager, vocab_multiple: 1"},
+      {"torchtitan",
+       "data_parallel: fsdp2, sequence_parallel: true, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: true, "
+       "recompute: "
+       "{kind: full, every: 2, early_stop: true}",
+       "host_profile: compiled, vocab_multiple: 1, loop: {evaluate_every: 50, evaluation_batches: 4}"},
+      {"torchtitan",
+       "data_parallel: fsdp2, sequence_parallel: true, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: true, "
+       "recompute: "
+       "{kind: selective, modules: layernorm act residual}",
+       "host_profile: compiled, vocab_multiple: 1"}};
+  for (const auto& [name, strategy, training] : jobs) {
+    const std::string framework = std::string(name) == "deepspeed" ? name : "";
+    const std::string more = std::string(name) == "megatron" ? ", dropout: false, seed: 7" : "";
+    const auto exported = export_job(job_of(strategy, training + more, framework), *find_exporter(name));
+    ASSERT_TRUE(exported) << strategy << ": " << to_text(exported.errors());
+    EXPECT_THAT(exported.value().not_carried, IsEmpty()) << name << ": " << strategy;
+  }
+}
+
+TEST(Export, FpEightIsCarried) {
+  for (const char* keys : {"fp8_recipe: current", "fp8_recipe: block, fp8_params: true"}) {
+    JobSpec job = job_of("tensor: 2, data_parallel: distributed_optimizer",
+                         std::string("host_profile: megatron, dropout: false, seed: 7, compute_dtype: fp8, ") + keys);
+    const auto exported = export_job(job, *find_exporter("megatron"));
+    ASSERT_TRUE(exported) << to_text(exported.errors());
+    EXPECT_THAT(exported.value().not_carried, IsEmpty()) << keys;
+  }
+  const auto titan = export_job(
+      job_of("data_parallel: fsdp2, sequence_parallel: true, fsdp: {wrap: block_and_ends}, overlap_grad_reduce: true",
+             "host_profile: compiled, vocab_multiple: 1, compute_dtype: fp8, fp8_recipe: current"),
+      *find_exporter("torchtitan"));
+  ASSERT_TRUE(titan) << to_text(titan.errors());
+  EXPECT_THAT(titan.value().not_carried, IsEmpty());
 }
 
 TEST(Export, EveryExporterTakesEveryStrategy) {

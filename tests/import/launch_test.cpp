@@ -121,6 +121,7 @@ TEST(Launch, LauncherAndFlagsInVariablesThroughBash) {
   EXPECT_EQ(in.job->strategy.data_parallel, DataParallel::zero1);
 }
 
+// P92: two files set the same key: both are named, none wins in silence.
 TEST(Launch, TwoFilesThatDisagreeAreAFault) {
   const auto in = import_files({{"go.sh", "torchrun --nproc_per_node 8 train.py" + kArgs},
                                 {"ds.json", "{\"train_micro_batch_size_per_gpu\": 4}"}},

@@ -35,13 +35,13 @@ TEST(TorchtitanToml, ModelStrategyBatch) {
   EXPECT_FALSE(in.job->training.fused_kernels);
 }
 
-TEST(TorchtitanToml, EveryNthLayerIsAShareOfTheBlocks) {
+TEST(TorchtitanToml, EveryNthLayerIsACheckpoint) {
   std::string text = kTitan;
   text.replace(text.find("\"full\""), 6, "\"selective\"\nselective_ac_option = '2'");
   const auto in = import_text("t.toml", text);
   ASSERT_WHOLE(in);
-  EXPECT_EQ(in.job->strategy.recompute.method, RecomputeMethod::block);
-  EXPECT_EQ(in.job->strategy.recompute.layers, 16);
+  EXPECT_EQ(in.job->strategy.recompute.method, RecomputeMethod::uniform);
+  EXPECT_EQ(in.job->strategy.recompute.every, 2);
 }
 
 TEST(TorchtitanToml, HybridShardingAndTensor) {
