@@ -91,10 +91,12 @@ Case corrected(Case row, const tree::Node& frameworks, std::vector<std::string>&
     const auto name = [&](std::string_view key, const std::string& value) {
       assumptions.push_back(fmt::format("{} corrected to {}: {}", key, value, scalar_of(rule, "source")));
     };
-    if (const std::string flash = scalar_of(correct->value, "flash_attention");
-        !flash.empty() && flash != row.flash_attention) {
-      row.flash_attention = flash;
-      name("flash_attention", flash);
+    for (const auto& [key, member] :
+         {std::pair{"flash_attention", &Case::flash_attention}, {"recompute", &Case::recompute}}) {
+      const std::string text = scalar_of(correct->value, key);
+      if (text.empty() || row.*member == text) continue;
+      row.*member = text;
+      name(key, text);
     }
     for (const auto& [key, member] : {std::pair{"gpus", &Case::gpus},
                                       {"tp", &Case::tp},

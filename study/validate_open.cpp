@@ -15,8 +15,11 @@ std::vector<std::string> plausible_micro_batches(int64_t per_replica) {
 
 std::vector<std::string> plausible_virtual_stages(int64_t layers, int64_t pipeline, bool must_interleave) {
   std::vector<std::string> all;
+  // Where the layers alone do not divide, embedding and head count as one each (split_layers), and every chunk has a layer.
+  const bool ends = layers % pipeline != 0;
+  if (ends) layers += 2;
   if (layers % pipeline != 0) return {"1"};
-  for (int64_t v = must_interleave ? 2 : 1; v <= layers / pipeline; ++v)
+  for (int64_t v = must_interleave ? 2 : 1; v <= layers / pipeline / (ends ? 2 : 1); ++v)
     if (layers / pipeline % v == 0) all.push_back(fmt::format("{}", v));
   if (all.empty()) all.push_back("1");
   if (all.size() > 3) all = {all.front(), all[all.size() / 2], all.back()};
