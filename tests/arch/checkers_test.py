@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""check_layers.py and check_source.py must fail on planted faults, and on nothing else."""
+"""check_layers.py, check_source.py and check_docs.py must fail on planted faults, and on nothing else."""
 import pathlib
 import subprocess
 import sys
@@ -7,6 +7,11 @@ import tempfile
 
 ROOT = pathlib.Path(sys.argv[1])
 GOOD = "// What it is.\n#pragma once\n"
+
+SYSTEMS = "## By system\n\n| system | what | example | plan | training | reproduces |\n| --- | --- | --- | --- | --- | --- |\n"
+ROW = "| ZeRO | all | {} | {} | {} | {} |\n"
+KEYS = "## By key\n\n| key | what | where |\n| --- | --- | --- |\n| `a` | b | `strategies/none.cpp` |\n"
+REPORTED = "# Cases\n\n| case | what | grade | test |\n| --- | --- | --- | --- |\n| P01 | x | A | `study/none_test` |\n"
 
 # script, file, content, the words that must be printed (None: the script must be content)
 CASES = [
@@ -24,6 +29,15 @@ CASES = [
     ("check_source.py", "sim/a.cpp", "// A.\n// TO" "DO(#12): later\n", None),
     ("check_source.py", "sim/a.hpp", "// A.\n", "#pragma once is missing"),
     ("check_source.py", "sim/a.cpp", "int x;\n", "open with a comment"),
+    ("check_docs.py", "docs/strategies.md", SYSTEMS + ROW.format("`job`", "none: x", "none: x", "none: x"), "no example 'job'"),
+    ("check_docs.py", "docs/strategies.md", SYSTEMS + ROW.format("", "none: x", "none: x", "none: x"), "ZeRO: no example"),
+    ("check_docs.py", "docs/strategies.md", SYSTEMS + ROW.format("`job`", "`a_test`", "none: x", "none: x"), "no test 'a_test'"),
+    ("check_docs.py", "docs/strategies.md", SYSTEMS + ROW.format("`job`", "none: x", "", "none: x"), "no training test"),
+    ("check_docs.py", "docs/strategies.md", SYSTEMS + ROW.format("`job`", "none: x", "none: x", "P7"), "no case P7"),
+    ("check_docs.py", "docs/strategies.md", SYSTEMS + ROW.format("`job`", "none: x", "none: x", ""), "reproduces nothing"),
+    ("check_docs.py", "docs/strategies.md", KEYS, "no file 'strategies/none.cpp'"),
+    ("check_docs.py", "docs/user_cases.md", REPORTED, "no test 'study/none_test'"),
+    ("check_docs.py", "docs/strategies.md", SYSTEMS, None),
 ]
 
 bad = 0

@@ -199,6 +199,7 @@ TEST(Campaign, ARunThatCannotEndIsSaid) {
 
 // Llama 3 405B: 16,384 H100 for 54 days, 419 unexpected interruptions, over 90 % effective training time. Checkpoints in
 // seconds (2 TB/s), automated restarts.
+// P103: goodput by failures, checkpoints and restarts.
 TEST(Published, Llama3) {
   Campaign c;
   c.failures = rates("llama3");

@@ -172,6 +172,7 @@ TEST_F(SearchFile, RefusesWhatIsNotItsOwn) {
   EXPECT_EQ(content(), "model: llama3-70b\n");
 }
 
+// P93: a search that finds nothing says why, of every configuration.
 TEST(Search, AnEmptySpaceSaysWhatEmptiesIt) {
   const JobSpec job = small_job();
   SearchSpace space = small_space(job);
