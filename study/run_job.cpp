@@ -86,6 +86,42 @@ const report::PhasePeak* fails_at_start(const report::StageMemory& stage, Bytes 
   return nullptr;
 }
 
+/// The layers of which stage to change, and by which key.
+std::string_view layers_key(int64_t stage, int64_t stages) {
+  if (stage == 0) return "strategy.first_stage_layers";
+  return stage == stages - 1 ? "strategy.last_stage_layers" : "strategy.pipeline_layout";
+}
+
+/// What the stages wait for: the slowest of them, and for the rest the pipeline's filling and draining.
+void warn_of_pipeline(const JobResult& r, std::vector<std::string>& out) {
+  const StrategySpec& s = r.job.strategy;
+  const auto& stages = r.report.by_stage;
+  const double step = r.report.step_time.seconds();
+  if (s.pipeline <= 1 || stages.empty() || step <= 0) return;
+  double sum = 0, most = 0;
+  int64_t slowest = 0;
+  for (const report::StageTime& x : stages) {
+    const double busy = x.time.total() - x.time.bubble - x.time.exposed_pipeline - x.time.exposed_data;
+    sum += busy;
+    if (busy <= most) continue;
+    most = busy;
+    slowest = x.stage;
+  }
+  const double mean = sum / static_cast<double>(stages.size());
+  const double uneven = (most - mean) / step;
+  if (uneven > 0.05)
+    out.push_back(fmt::format("the stages are uneven: stage {} works {:.3g} s of a step, their mean is {:.3g} s, so that {:.0f} % "
+                              "of the step is waiting for it; fewer layers there ({}) balance them",
+                              slowest, most, mean, uneven * 100, layers_key(slowest, s.pipeline)));
+  const double bubble = r.report.bubble_fraction - std::max(uneven, 0.0);
+  if (bubble > 0.15)
+    out.push_back(
+        fmt::format("pipeline bubble {:.0f} %{}: {} micro-batches for {} stages; a global batch of {} or more "
+                    "virtual stages make it smaller",
+                    bubble * 100, uneven > 0.05 ? " beside it" : "", r.plan.micro_batches, s.pipeline,
+                    2 * r.job.training.global_batch));
+}
+
 std::vector<std::string> warnings_of(const JobResult& r) {
   std::vector<std::string> out = r.job.warnings;
   if (beyond_context(r.job))
@@ -119,12 +155,7 @@ std::vector<std::string> warnings_of(const JobResult& r) {
   if (s.tensor > domain)
     out.push_back(fmt::format("tensor = {} crosses the {} devices that NVLink joins: its collectives use the network",
                               s.tensor, domain));
-  const double bubble = r.report.bubble_fraction;
-  if (s.pipeline > 1 && bubble > 0.15)
-    out.push_back(
-        fmt::format("pipeline bubble {:.0f} %: {} micro-batches for {} stages; a global batch of {} or more "
-                    "virtual stages make it smaller",
-                    bubble * 100, r.plan.micro_batches, s.pipeline, 2 * r.job.training.global_batch));
+  warn_of_pipeline(r, out);
   if (const double step = r.report.step_time.seconds(); step > 0) {
     const LoopShares loop = loop_shares(r.job, step);
     if (loop.stall > 0)
