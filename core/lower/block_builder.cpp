@@ -33,6 +33,12 @@ void BlockBuilder::segment(int64_t first_layer, int64_t layer_step, int64_t iter
   open_ = true;
 }
 
+namespace {
+uint64_t key_of(const BufferRef& r) {
+  return uint64_t{r.buffer.v} << 32 | uint64_t{static_cast<uint16_t>(r.layer_offset)} << 8 | r.binding;
+}
+}  // namespace
+
 uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream stream, plan::Body body,
                           std::initializer_list<BufferRef> reads, std::initializer_list<BufferRef> writes,
                           std::initializer_list<Wait> extra) {
@@ -74,21 +80,15 @@ uint32_t BlockBuilder::op(std::string_view name, plan::Phase phase, Stream strea
       block_.waits.insert(block_.waits.end(), pending_.begin(), pending_.end());
     }
   } else {
-    // The last writer of each operand, if it is a communication op of this block. Linear search backwards: blocks have
-    // a few dozen ops per segment, and an operand is written shortly before it is read.
-    for (const BufferRef& r : reads)
-      for (uint32_t k = index; k-- > 0;) {
-        const Op& w = block_.ops[k];
-        const auto* begin = block_.refs.data() + w.writes.begin;
-        const BufferRef* hit = std::find(begin, begin + w.writes.count, r);
-        if (hit == begin + w.writes.count) continue;
-        if (w.stream != Stream::compute) {
-          const Wait wait = pieces_ > 1 ? Wait{Wait::Kind::piece, k, 0, pieces_} : Wait{Wait::Kind::op, k};
-          const auto first = block_.waits.begin() + first_wait;
-          if (std::find(first, block_.waits.end(), wait) == block_.waits.end()) block_.waits.push_back(wait);
-        }
-        break;
-      }
+    // The last writer of each operand, if it is a communication op of this block.
+    for (const BufferRef& r : reads) {
+      const auto writer = last_writer_.find(key_of(r));
+      if (writer == last_writer_.end() || block_.ops[writer->second].stream == Stream::compute) continue;
+      const uint32_t k = writer->second;
+      const Wait wait = pieces_ > 1 ? Wait{Wait::Kind::piece, k, 0, pieces_} : Wait{Wait::Kind::op, k};
+      const auto first = block_.waits.begin() + first_wait;
+      if (std::find(first, block_.waits.end(), wait) == block_.waits.end()) block_.waits.push_back(wait);
+    }
     block_.waits.insert(block_.waits.end(), pending_.begin(), pending_.end());
     pending_.clear();
   }
@@ -131,6 +131,13 @@ uint32_t BlockBuilder::append(std::string_view name, plan::Phase phase, Stream s
   o.writes = {static_cast<uint32_t>(block_.refs.size()), static_cast<uint32_t>(writes.size())};
   block_.refs.insert(block_.refs.end(), writes.begin(), writes.end());
   o.body = std::move(body);
+  // Compute writers only where they take the place of a communication op: few operands are in the table.
+  for (const BufferRef& w : writes)
+    if (stream != Stream::compute) {
+      last_writer_[key_of(w)] = index;
+    } else if (const auto before = last_writer_.find(key_of(w)); before != last_writer_.end()) {
+      before->second = index;
+    }
   block_.ops.push_back(std::move(o));
   return index;
 }

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/plan/plan.hpp"
@@ -110,6 +111,7 @@ class BlockBuilder {
   plan::Block block_;
   Lifetimes lifetimes_;
   bool open_ = false;
+  std::unordered_map<uint64_t, uint32_t> last_writer_;  // op that wrote an operand last, if a communication op ever did
   std::vector<plan::Wait> pending_;
   uint32_t pieces_ = 0;
   Refs discarded_;

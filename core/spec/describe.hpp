@@ -20,7 +20,8 @@ struct Range {
 };
 inline constexpr Range kCount{1, int64_t{1} << 24}, kCountOr0{0, int64_t{1} << 24};
 inline constexpr Range kWidth{1, int64_t{1} << 22}, kWidthOr0{0, int64_t{1} << 22};
-inline constexpr Range kLayers{1, 1 << 16}, kLayersOr0{0, 1 << 16};
+// The deepest published transformer has 1,000 layers; time and memory of a plan grow with their number.
+inline constexpr Range kLayers{1, 1 << 12}, kLayersOr0{0, 1 << 12};
 inline constexpr Range kExperts{1, 1 << 16};
 inline constexpr Range kLength{1, int64_t{1} << 31}, kLengthOr0{0, int64_t{1} << 31};
 

@@ -78,7 +78,7 @@ TEST_F(BadInput, SizesBeyondWhatCanBeCountedOrTimed) {
           "one op may take 576461 s"});
   expect(
       {"simulate examples/tiny-gpt.yaml --set training.seq_len=2147483648 --set model.max_context=2147483648 "
-       "--set model.layers=65536 --set training.micro_batch=1048576 --set training.global_batch=8388608",
+       "--set model.layers=4096 --set training.micro_batch=1048576 --set training.global_batch=8388608",
        "are more bytes than can be counted", 3});
   expect({"simulate examples/tiny-gpt.yaml --set 'cluster.node.scale_up.bandwidth=0.1 B/s'", "what was meant?"});
   expect({"simulate examples/tiny-gpt.yaml --set training.seq_len=64 --set 'cluster.node.scale_up.bandwidth=1 B/s'",

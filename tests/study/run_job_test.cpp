@@ -32,6 +32,29 @@ TEST(LongerThanTheContext, IsToldAtItsKey) {
   EXPECT_EQ(endless.errors()[0].where, "training.seq_len");
 }
 
+// The head on the last stage of a small model: more micro-batches would not help, fewer layers there do.
+TEST(Pipeline, UnevenStagesAreNotCalledABubble) {
+  const auto told = [](const char* layers, const char* batch, const char* what) {
+    const std::string overrides[] = {layers, batch};
+    auto job = parse_job(
+        "model: llama3-8b\ncluster: {from: dgx-h100, nodes: 2}\nstrategy: {tensor: 4, pipeline: 4, data_parallel: "
+        "megatron}\n"
+        "training: {micro_batch: 1, global_batch: 64, seq_len: 8192}\n",
+        "job.yaml", overrides);
+    EXPECT_TRUE(job) << to_text(job.errors());
+    const auto r = run_job(job.value());
+    EXPECT_TRUE(r) << to_text(r.errors());
+    return std::ranges::count_if(r.value().warnings,
+                                 [&](const std::string& w) { return w.find(what) != std::string::npos; });
+  };
+  EXPECT_EQ(told("strategy.last_stage_layers=8", "training.global_batch=64", "stage 3 works"), 1);
+  EXPECT_EQ(told("strategy.last_stage_layers=8", "training.global_batch=64", "(strategy.last_stage_layers)"), 1);
+  EXPECT_EQ(told("strategy.last_stage_layers=8", "training.global_batch=64", "pipeline bubble"), 0);
+  EXPECT_EQ(told("strategy.last_stage_layers=5", "training.global_batch=64", "stage 3 works"), 0);
+  // Four micro-batches on four stages wait for each other however the layers lie.
+  EXPECT_EQ(told("strategy.last_stage_layers=5", "training.global_batch=4", "pipeline bubble"), 1);
+}
+
 // P04: seven billion parameters in fp32 with stage 2 on V100s of 32 GiB: what the optimizer makes at start-up is
 // too much, before any training. With 16-bit weights the same start-up fits.
 TEST(StartUp, OutOfMemoryBeforeTheFirstStepIsSaid) {
