@@ -240,7 +240,13 @@ std::string layout_of(std::string_view list) {
   return out + "L";
 }
 
-void read_pipeline(PluginArguments& a, int64_t batch) {
+/// `to` = `value`, which follows from the batch of the data loader.
+void take_from_batch(Draft& d, const LoaderBatch& b, std::string_view to, int64_t value, const char* why) {
+  if (!d.has(to)) d.take(b.from, b.written, to, value, why);
+}
+
+void read_pipeline(PluginArguments& a, const LoaderBatch& loader) {
+  const int64_t batch = loader.size;
   Draft& d = a.draft();
   const int64_t stages = a.integer("pp_size").value_or(1);
   a.put("pp_size", "strategy.pipeline", std::to_string(stages));
@@ -253,7 +259,7 @@ void read_pipeline(PluginArguments& a, int64_t batch) {
       if (a.has(key)) d.ignore(a.at(key), a.said(key), "one pipeline stage");
     a.ignore_all({"num_layers_per_stage", "overlap_p2p", "enable_metadata_cache", "scheduler_nodes"},
                  "one pipeline stage");
-    if (batch > 0) d.fall_back("training.micro_batch", std::to_string(batch), "batch_size of prepare_dataloader");
+    if (batch > 0) take_from_batch(d, loader, "training.micro_batch", batch, "");
     return;
   }
   if (style == "interleaved")
@@ -281,19 +287,18 @@ void read_pipeline(PluginArguments& a, int64_t batch) {
     if (batch % *count != 0)
       d.error(a.at("num_microbatches"), fmt::format("{} do not divide batch_size {}", *count, batch), "");
     else
-      d.fall_back("training.micro_batch", std::to_string(batch / *count), "batch_size / num_microbatches");
+      take_from_batch(d, loader, "training.micro_batch", batch / *count, "batch_size / num_microbatches");
   } else if (size && !count) {
     d.take(a.at("microbatch_size"), a.said("microbatch_size"), "training.micro_batch", *size);
     if (batch > 0 && batch % *size == 0)
-      d.fall_back("batch.accumulation", std::to_string(batch / *size),
-                  "batch_size of prepare_dataloader / microbatch_size");
+      take_from_batch(d, loader, "batch.accumulation", batch / *size, "batch_size / microbatch_size");
     else if (!d.has("training.global_batch"))
       d.missing("training.global_batch",
                 "batch_size of prepare_dataloader x data-parallel ranks: --set training.global_batch=N");
   }
 }
 
-void read_hybrid(PluginArguments& a, int64_t batch) {
+void read_hybrid(PluginArguments& a, const LoaderBatch& batch) {
   Draft& d = a.draft();
   const int64_t stage = a.integer("zero_stage").value_or(0);
   if (stage < 0 || stage > 2)
@@ -417,13 +422,12 @@ void PluginArguments::finish() {
   }
 }
 
-void read_plugin(PluginArguments& a, int64_t batch) {
+void read_plugin(PluginArguments& a, const LoaderBatch& batch) {
   Draft& d = a.draft();
   d.framework("colossalai");
   const std::string& name = a.plugin();
   const bool hybrid = name == "HybridParallelPlugin" || name == "MoeHybridParallelPlugin";
-  if (!hybrid && batch > 0)
-    d.fall_back("training.micro_batch", std::to_string(batch), "batch_size of prepare_dataloader");
+  if (!hybrid && batch.size > 0) take_from_batch(d, batch, "training.micro_batch", batch.size, "");
   if (name == "TorchDDPPlugin")
     read_ddp(a, "bucket_cap_mb");
   else if (name == "TorchFSDPPlugin")

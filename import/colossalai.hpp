@@ -49,7 +49,13 @@ class PluginArguments {
   std::set<std::string, std::less<>> known_;
 };
 
-/// Takes what the plugin says; `batch` is that of prepare_dataloader on each data-parallel rank, 0 where it is not known.
-void read_plugin(PluginArguments&, int64_t batch);
+/// The batch of a data-parallel rank, as prepare_dataloader has it; 0: not known.
+struct LoaderBatch {
+  int64_t size = 0;
+  Origin from;
+  std::string written;
+};
+/// Takes what the plugin says.
+void read_plugin(PluginArguments&, const LoaderBatch&);
 
 }  // namespace wt::import

@@ -77,6 +77,7 @@ class MegatronArgs {
 /// Model, strategy and training of the arguments; defaults of Megatron-LM where a field is absent.
 void read_megatron(MegatronArgs& args);
 void read_megatron_model(MegatronArgs& args);  // its part
+void read_megatron_experts(MegatronArgs& args);
 
 /// "([0]*3+[1]*58)" and "[1,0,1]": the list; nothing where it is neither.
 std::optional<std::vector<int64_t>> python_list(std::string_view text);

@@ -141,7 +141,7 @@ class Script {
     draft_.fall_back("training.vocab_multiple", "1", "TorchDDPPlugin pads no vocabulary");
   }
 
-  int64_t batch(const PythonNames& names) {
+  LoaderBatch batch(const PythonNames& names) {
     constexpr std::string_view kName[] = {"prepare_dataloader"};
     for (const PythonCall& c : python_calls(text_, kName)) {
       const PythonArgument* size = c.find("batch_size");
@@ -149,9 +149,10 @@ class Script {
       const auto value = size ? python_value(size->text, names, open) : std::nullopt;
       const auto n = value ? whole_number(*value) : std::nullopt;
       constexpr int64_t kMost = 1 << 20;
-      if (n && *n > 0 && *n < kMost) return *n;
+      if (n && *n > 0 && *n < kMost)
+        return {*n, {fmt::format("{}:{}", file_, size->line), "prepare_dataloader(batch_size)"}, size->text};
     }
-    return 0;
+    return {};
   }
 
   void recompute() {

@@ -224,8 +224,8 @@ TEST(Mapping, ShardedWeights) {
   EXPECT_EQ(s.gradient_dtype, DType::f32);
   EXPECT_EQ(s.fsdp.keep_last, 1);
   EXPECT_EQ(s.recompute.kind, RecomputeKind::full);
-  EXPECT_EQ(s.recompute.method, RecomputeMethod::block);
-  EXPECT_EQ(s.recompute.layers, 4);
+  EXPECT_EQ(s.recompute.method, RecomputeMethod::uniform);
+  EXPECT_EQ(s.recompute.every, 2);
   EXPECT_TRUE(s.recompute.early_stop);
   s = mapped("llm-foundry/Composer + PyTorch FSDP (SHARD_GRAD_OP)", "zero_stage: 2, fsdp: true", "recompute: none");
   EXPECT_EQ(s.data_parallel, DataParallel::fsdp);

@@ -129,5 +129,34 @@ TEST(Flops, NamesGoBothWays) {
   EXPECT_FALSE(parse_formula("7n"));
 }
 
+// Counts of PEFT for LLaMA-7B: rank 8 beside q and v, and beside every projection.
+TEST(Flops, ParametersOfAdapters) {
+  ModelSpec m = gpt(32, 4096, 32, 32000);
+  m.ffn_hidden = 11008;
+  m.gated_mlp = true;
+  LoraSpec l;
+  l.rank = 8;
+  l.targets = {"q", "v"};
+  EXPECT_EQ(adapter_parameters(m, l), 4'194'304);
+  l.targets = {"all"};
+  EXPECT_EQ(adapter_parameters(m, l), 19'988'480);
+  l.rank = 0;
+  EXPECT_EQ(adapter_parameters(m, l), 0);
+}
+
+// A frozen product has no weight gradient: two thirds of what training all would take, where attention is nothing.
+TEST(Flops, FrozenProductsHaveNoWeightGradients) {
+  const ModelSpec m = gpt(32, 4096, 32, 32000);
+  TrainingSpec t = training(1, 1);
+  const double all = step_flops(m, t, FlopFormula::trained_causal, 1);
+  EXPECT_EQ(all, step_flops(m, t, FlopFormula::model_causal, 1));
+  EXPECT_FALSE(applies(FlopFormula::trained_causal, t));
+  t.lora.rank = 1;
+  EXPECT_NEAR(step_flops(m, t, FlopFormula::trained_causal, 1), all * 2 / 3, 0.001 * all);
+  t.seq_len = 1 << 20;  // attention is all: it has no weights
+  EXPECT_NEAR(step_flops(m, t, FlopFormula::trained_causal, 1), step_flops(m, t, FlopFormula::model_causal, 1),
+              0.02 * step_flops(m, t, FlopFormula::model_causal, 1));
+}
+
 }  // namespace
 }  // namespace wt::report

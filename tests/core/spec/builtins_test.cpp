@@ -263,5 +263,18 @@ TEST(DataDir, EnvironmentComesFirst) {
   for (const char* bad : {"", ".", "..", "../models/gpt2", "no-such"}) EXPECT_EQ(find_data("models", bad), "") << bad;
 }
 
+// A device with a name and keys of its own in the place of a built-in cluster's: nothing of the old one shows through.
+TEST(Builtins, ADeviceInPlaceOfTheClustersBeginsAnew) {
+  const auto job = parse_job(
+      "model: gpt2\ncluster: {from: dgx-h100, device: {from: h100-sxm-96-500w, kernels: h100_fa2}}\nstrategy: {}\n"
+      "training: {micro_batch: 1, global_batch: 8, seq_len: 128}\n",
+      "job.yaml");
+  ASSERT_TRUE(job) << to_text(job.errors());
+  const DeviceSpec& d = job.value().cluster.device;
+  EXPECT_EQ(d.power_watts, 500);
+  EXPECT_NEAR(d.memory.gib(), 95.04, 0.01);
+  EXPECT_EQ(d.kernels, "h100_fa2");
+}
+
 }  // namespace
 }  // namespace wt

@@ -266,7 +266,10 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     s.fsdp.forward_prefetch = coin(), s.fsdp.limit_all_gathers = coin(), s.fsdp.no_sync = coin();
     s.zero = {between(0, 1 << 30), between(0, 1 << 20), between(0, 1 << 30), between(0, 1 << 30), coin()};
     s.zero.secondary_shard = between(1, 64), s.zero.quantized_weights = coin();
-    s.offload = {any_of_names(OffloadDevice{}), any_of_names(OffloadDevice{}), between(0, 80), coin(), coin()};
+    s.offload.optimizer = any_of_names(OffloadDevice{}), s.offload.parameters = any_of_names(OffloadDevice{});
+    s.offload.ratio = static_cast<double>(between(0, 7)) / 7, s.offload.activation_layers = between(0, 80);
+    s.offload.pinned = coin(), s.offload.overlap = coin();
+    s.recompute.every = between(1, 80);
     s.keep_gathered = coin(), s.gradient_copies = any_of_names(s.gradient_copies), s.kept_edges = between(-1, 2);
     const Result<StrategySpec> again = parse_strategy(print_strategy(s), "s.yaml");
     RC_ASSERT(again.ok());
@@ -282,6 +285,7 @@ TEST(ReadProperty, StrategiesAndTrainingReadBackEqual) {
     t.packed_qkv = coin(), t.norm_kernel = any_of_names(t.norm_kernel), t.loss = any_of_names(t.loss);
     t.gradient_clipping = static_cast<double>(between(0, 1000)) / 7;
     t.total_tokens = static_cast<double>(between(0, int64_t{1} << 50));
+    t.loop = {static_cast<double>(between(0, 1000)) / 7, between(0, 1000), between(0, 1000)};
     t.seed = static_cast<uint64_t>(between(0, int64_t{1} << 62));
     t.host_issue = Time::ps(between(0, int64_t{1} << 50));
     t.host_profile = std::string("p").append(any_text());
