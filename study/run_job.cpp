@@ -110,10 +110,11 @@ void warn_of_pipeline(const JobResult& r, std::vector<std::string>& out) {
   const double mean = sum / static_cast<double>(stages.size());
   const double uneven = (most - mean) / step;
   if (uneven > 0.05)
-    out.push_back(fmt::format(
-        "the stages are uneven: stage {} works {:.3g} s of a step, their mean is {:.3g} s, so that {:.0f} % "
-        "of the step is waiting for it; fewer layers there ({}) balance them",
-        slowest, most, mean, uneven * 100, layers_key(slowest, s.pipeline)));
+    out.push_back(
+        fmt::format("the stages are uneven: stage {} works {} of a step, their mean is {}, so that {:.0f} % "
+                    "of the step is waiting for it; fewer layers there ({}) balance them",
+                    slowest, to_text(Time::from_seconds(most)), to_text(Time::from_seconds(mean)), uneven * 100,
+                    layers_key(slowest, s.pipeline)));
   const double bubble = r.report.bubble_fraction - std::max(uneven, 0.0);
   if (bubble > 0.15)
     out.push_back(
