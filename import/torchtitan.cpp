@@ -58,6 +58,7 @@ void read_model(Parts& p, Draft& d) {
     d.missing("model",
               fmt::format("--model: the sizes of {} {} are in torchtitan's code, not in the file", name, flavor));
   }
+  m.has("converters");  // read_converters() asks for it when the precision is known
   m.ignore_all({"hf_assets_path", "tokenizer_path", "print_after_conversion", "norm_type"}, "loading");
   m.finish("torchtitan");
 }

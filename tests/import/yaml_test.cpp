@@ -44,6 +44,16 @@ TEST(TorchtitanToml, EveryNthLayerIsACheckpoint) {
   EXPECT_EQ(in.job->strategy.recompute.every, 2);
 }
 
+TEST(TorchtitanToml, Float8IsTaken) {
+  std::string text = kTitan;
+  text.replace(text.find("[training]"), 10, "converters = [\"float8\"]\n[training]");
+  const auto in = import_text("t.toml", text);
+  ASSERT_WHOLE(in);
+  EXPECT_EQ(in.job->training.compute_dtype, DType::f8);
+  EXPECT_EQ(in.job->training.fp8_recipe, Fp8Recipe::current);
+  EXPECT_TRUE(in.report.of(Fate::unknown).empty());
+}
+
 TEST(TorchtitanToml, HybridShardingAndTensor) {
   std::string text = kTitan;
   text.replace(text.find("data_parallel_shard_degree = -1"), 31,
