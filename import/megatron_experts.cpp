@@ -15,17 +15,14 @@ void read_megatron_experts(MegatronArgs& a) {
   if (a.integer("num_experts").value_or(0) <= 1) return;  // what is said of experts has no effect
   if (const auto type = a.text("moe_token_dispatcher_type")) {
     const Origin from = a.at("moe_token_dispatcher_type");
-    if (*type == "alltoall")
-      d.take(from, *type, "strategy.experts.dispatcher", "all_to_all");
+    if (*type == "alltoall" || *type == "flex")
+      d.take(from, *type, "strategy.experts.dispatcher", *type == "flex" ? "flex" : "all_to_all");
     else
-      d.not_carried(from, *type,
-                    *type == "flex"
-                        ? "DeepEP's exchange: --set strategy.experts.dispatcher=flex where it can be planned; "
-                          "planned as the all-to-all dispatcher"
-                        : "planned as the all-to-all dispatcher");
+      d.not_carried(from, *type, "planned as the all-to-all dispatcher");
   }
   if (a.text("moe_flex_dispatcher_backend"))
-    d.not_carried(a.at("moe_flex_dispatcher_backend"), a.said("moe_flex_dispatcher_backend"), "of the flex dispatcher");
+    d.ignore(a.at("moe_flex_dispatcher_backend"), a.said("moe_flex_dispatcher_backend"),
+             "of the flex dispatcher, whose backends are planned alike");
   if (const auto factor = a.number("moe_expert_capacity_factor"); factor && *factor > 0) {
     const std::string why = "experts hold so many times the mean of tokens, more is dropped";
     d.take(a.at("moe_expert_capacity_factor"), a.said("moe_expert_capacity_factor"), "strategy.experts.dropless",

@@ -28,7 +28,8 @@ class ModelPricing final : public Pricing {
   Time host_compute(const plan::Compute& op) const override { return models_.host.compute(op); }
 
   CollectivePrice collective(const plan::Collective& op, const GroupShape& shape) const override {
-    const CollectiveEstimate e = models_.collective.estimate(op.kind, op.reduction, op.dtype, op.bytes, shape);
+    const CollectiveEstimate e =
+        models_.collective.estimate(op.kind, op.reduction, op.dtype, op.bytes, shape, op.copies);
     return {e.time, e.channels};
   }
   Time message(int64_t bytes, RankId from, RankId to, int64_t concurrent) const override {

@@ -214,7 +214,7 @@ void transfers(std::string& out, const JobResult& r, const std::vector<Line>& li
       const auto members = plan::group_members(r.plan.mesh, r.plan.group(c->group), rank);
       if (members.size() < 2) continue;
       const sim::GroupShape shape = models.collective.shape_of(members);
-      const auto e = models.collective.estimate(c->kind, c->reduction, c->dtype, c->bytes, shape);
+      const auto e = models.collective.estimate(c->kind, c->reduction, c->dtype, c->bytes, shape, c->copies);
       const std::string group = fmt::format("{} of {}", r.plan.group(c->group).name, members.size());
       rows.add(l.op->name, group, l.count, e.time.seconds(), 0, static_cast<double>(c->bytes),
                {group, std::to_string(shape.nodes), std::string(sim::to_text(e.algorithm)),

@@ -79,6 +79,7 @@ void hash(Hasher& h, const Body& body) {
     h.value_of(collective->dtype);
     h.id(collective->group);
     h.number(collective->bytes);
+    if (collective->copies != 0) h.number(collective->copies);  // kept digests are of plans without
   } else if (const auto* send = std::get_if<Send>(&body)) {
     h.value_of(send->to);
     h.number(send->bytes);

@@ -110,8 +110,10 @@ bool Parser::collective(Collective& c) {
       c.reduction = *r;
       lex_.next();
     }
-  return spelled(c.dtype, kDTypeNames, "an element type") && expect("over") &&
-         known(c.group, groups_, plan_.groups, "group") && bytes(c.bytes);
+  if (!spelled(c.dtype, kDTypeNames, "an element type") || !expect("over") ||
+      !known(c.group, groups_, plan_.groups, "group") || !bytes(c.bytes))
+    return false;
+  return !accept("copies") || integer(c.copies, 1, kAny, "copies of a row");
 }
 
 bool Parser::body(Op& o) {

@@ -342,6 +342,10 @@ struct Collective {
   DType dtype = DType::bf16;
   GroupId group;
   int64_t bytes = 0;
+  // Of an all-to-all: so many of its rows are copies of one, for members drawn evenly (experts of a token). A transport
+  // that knows sends such a row once to each node and there once to each member (DeepEP); one that does not sends all of
+  // them. 0: rows have nothing in common.
+  int64_t copies = 0;
   bool operator==(const Collective&) const = default;
 };
 

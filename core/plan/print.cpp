@@ -171,6 +171,7 @@ void Printer::body(const Op& op) {
     put("{} over ", wt::to_text(collective->dtype));
     named(plan_.groups, collective->group);
     put(" bytes {}", collective->bytes);
+    if (collective->copies != 0) put(" copies {}", collective->copies);
   } else if (const auto* send = std::get_if<Send>(&op.body)) {
     put("send {} bytes {}", to_text(send->to), send->bytes);
   } else if (const auto* receive = std::get_if<Receive>(&op.body)) {

@@ -385,6 +385,8 @@ void Structure::communication(const Block& b, const Op& o, const std::string& wh
             from.elements(), to.name, to.elements());
       full += (c->kind == CollectiveKind::all_gather ? to : from).bytes().n;
     }
+    if (c->copies < 0 || (c->copies > 0 && c->kind != CollectiveKind::all_to_all))
+      add(where, "{} copies of a row: of an all-to-all alone, 0 or more", c->copies);
     if (full != c->bytes) add(where, "{} bytes, its buffers hold {}", c->bytes, full);
   } else if (const auto* copy = std::get_if<Copy>(&o.body)) {
     if (copy->bytes < 0) add(where, "moves {} bytes", copy->bytes);

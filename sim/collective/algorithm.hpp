@@ -26,6 +26,7 @@ struct Situation {
   bool nvlink = false;             // hops inside a node go over NVLink (or xGMI), not over PCIe
   bool collnet = false;
   int64_t ranks = 1, nodes = 1, per_node = 1;
+  int64_t copies = 0;         // of an all-to-all: plan::Collective::copies
   bool real = false;          // rates that transfers reach; false: what the tuner believes
   double net_latency_us = 0;  // of one crossing, over the constant of the tuner; Simple pays it twice when not real
   Graph ring, tree;

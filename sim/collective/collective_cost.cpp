@@ -40,6 +40,7 @@ struct Key {
   CollectiveKind kind{};
   bool switch_can_reduce = false;
   GroupShape shape;
+  int64_t copies = 0;
   bool operator==(const Key&) const = default;
 };
 
@@ -51,7 +52,7 @@ struct KeyHash {
       h ^= h >> 32;
     };
     mix(static_cast<uint64_t>(k.kind) * 2 + k.switch_can_reduce);
-    mix(static_cast<uint64_t>(k.shape.ranks));
+    mix(static_cast<uint64_t>(k.shape.ranks) << 32 ^ static_cast<uint64_t>(k.copies));
     mix(static_cast<uint64_t>(k.shape.nodes) << 32 ^ static_cast<uint64_t>(k.shape.domains));
     mix(static_cast<uint64_t>(k.shape.ranks_per_node) << 32 ^ static_cast<uint64_t>(k.shape.nodes_per_leaf) << 1 ^
         k.shape.crosses_leaf);
@@ -98,6 +99,7 @@ struct CollectiveCost::Impl {
 
   Situation situation(const Key& key, bool real) const {
     Situation s = situation_of(cluster, constants, key.kind, key.shape, real);
+    s.copies = key.copies;
     s.collnet = options.collnet;
     s.switch_can_reduce = key.switch_can_reduce && options.nvls && cluster.node.scale_up.sharp;
     return s;
@@ -120,9 +122,11 @@ struct CollectiveCost::Impl {
       }
     WT_CHECK(best, "no algorithm for {} over {} ranks", plan::to_text(tuner.kind), tuner.ranks);
     const Terms t = best->terms(real, protocol, bytes);
-    const double ratio = real.shifts() ? 1
-                                       : constants.execution_ratio(best->id, protocol, real.span(), t.latency_us,
-                                                                   bytes / (t.gbps * 1e3));
+    // What was measured of NCCL says nothing of other kernels.
+    const double ratio =
+        real.shifts() || real.copies > 0
+            ? 1
+            : constants.execution_ratio(best->id, protocol, real.span(), t.latency_us, bytes / (t.gbps * 1e3));
     return {.us = t.us(bytes) * ratio,
             .latency_us = t.latency_us * ratio,
             .channels = best->blocks(real),
@@ -209,12 +213,12 @@ GroupShape CollectiveCost::shape_of(std::span<const RankId> members) const {
 }
 
 CollectiveEstimate CollectiveCost::estimate(CollectiveKind kind, Reduction reduction, DType dtype, int64_t bytes,
-                                            const GroupShape& shape) const {
+                                            const GroupShape& shape, int64_t copies) const {
   WT_CHECK(bytes >= 0 && shape.ranks >= 1, "{} bytes, {} ranks", bytes, shape.ranks);
   if (shape.ranks == 1) return {};
   if (const auto m = impl_->from_measurements(kind_of(kind), dtype, bytes, shape.ranks, shape.nodes)) return *m;
   const bool reduces = kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter;
-  const Curve& curve = impl_->curve_of({kind, !reduces || switch_reduces(reduction, dtype), shape});
+  const Curve& curve = impl_->curve_of({kind, !reduces || switch_reduces(reduction, dtype), shape, copies});
   const auto size = static_cast<double>(std::max<int64_t>(1, bytes));
   int exponent = 0;
   const double mantissa = 2 * std::frexp(size, &exponent);  // 1 <= mantissa < 2

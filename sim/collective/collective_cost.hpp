@@ -64,7 +64,9 @@ class CollectiveCost {
   GroupShape shape_of(std::span<const RankId> members) const;
 
   /// `bytes` as in plan::Collective (all-to-all: the buffer of one rank). Never falls when `bytes` grows. One rank: 0.
-  CollectiveEstimate estimate(plan::CollectiveKind, plan::Reduction, DType, int64_t bytes, const GroupShape&) const;
+  /// `copies` as in plan::Collective.
+  CollectiveEstimate estimate(plan::CollectiveKind, plan::Reduction, DType, int64_t bytes, const GroupShape&,
+                              int64_t copies = 0) const;
 
   /// One message between two ranks; `concurrent` messages leave the node at the same time over the same NICs.
   CollectiveEstimate estimate_message(int64_t bytes, RankId from, RankId to, int64_t concurrent = 1) const;

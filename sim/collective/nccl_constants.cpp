@@ -158,7 +158,10 @@ Result<NcclConstants> NcclConstants::read(const ClusterSpec& cluster, const std:
                         {"alltoall_local_us", &c.alltoall_local_us},
                         {"alltoall_remote_us", &c.alltoall_remote_us},
                         {"message_net_us", &c.message_net_us},
-                        {"message_simple_us", &c.message_simple_us}};
+                        {"message_simple_us", &c.message_simple_us},
+                        {"flex_local", &c.flex_local},
+                        {"flex_net", &c.flex_net},
+                        {"flex_blocks", &c.flex_blocks}};
     read_keys(csv, 0, keys, [](size_t) { return true; });
     c.net_overhead_us = cpu == "intel" ? intel : cpu == "amd" ? amd : other;
   });

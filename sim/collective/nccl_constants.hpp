@@ -38,7 +38,7 @@ struct NcclConstants {
   // constants.csv
   double nvls_base_us = 0, net_overhead_us = 0, pcie_tuner_share = 0, pcie_share = 0, ring_net_gather = 0,
          ring_net_channels = 0, socket_share = 0, alltoall_local_us = 0, alltoall_remote_us = 0, message_net_us = 0,
-         message_simple_us = 0;
+         message_simple_us = 0, flex_local = 0, flex_net = 0, flex_blocks = 0;
   // fabrics.csv
   double net_efficiency = 1, net_latency_us = 0, net_declared_us = 0;
   bool net_ll = true, net_ll128 = true;

@@ -146,6 +146,11 @@ inline const ExpertVariant kExpertStrategies[] = {
        j.strategy.virtual_stages = 2;
        j.strategy.experts.overlap_passes = true;
      }},
+    {"ep2_edp2_flex",
+     [](JobSpec& j) {
+       cut_experts(j, 1, 1, 4, 2);
+       j.strategy.experts.dispatcher = Dispatcher::flex;
+     }},
     {"ep2_shared_overlap",
      [](JobSpec& j) {
        cut_experts(j, 1, 1, 2, 2);

@@ -89,6 +89,32 @@ TEST(ExpertPlans, ExchangeTheRowsOfAllChoices) {
   EXPECT_EQ(found, 4);  // one segment of layers in each direction
 }
 
+/// The flex dispatcher says what its rows have in common, and has no passes of its own over rows before and after.
+TEST(ExpertPlans, FlexLeavesTheRowsToTheTransport) {
+  JobSpec j = expert_job();
+  cut_experts(j, 1, 1, 2, 2);
+  j.strategy.experts.dispatcher = Dispatcher::flex;
+  const auto p = lower::lower(j);
+  ASSERT_TRUE(p.ok()) << to_text(p.errors());
+  int exchanges = 0, passes = 0;
+  for (const plan::Block& b : p.value().blocks)
+    for (const plan::Op& o : b.ops) {
+      if (const auto* c = std::get_if<plan::Collective>(&o.body); c && c->kind == plan::CollectiveKind::all_to_all) {
+        EXPECT_EQ(c->copies, j.model.moe->top_k) << o.name;
+        ++exchanges;
+      } else if (o.name == "permute" || o.name == "unpermute") {
+        EXPECT_EQ(std::get<plan::Compute>(o.body).work.bytes_read, 0) << b.name << " " << o.name;
+        ++passes;
+      }
+    }
+  EXPECT_EQ(exchanges, 6);  // rows out and back in both directions, weights out, their gradients back
+  EXPECT_EQ(passes, 4);
+  const auto again = plan::parse_plan(plan::print(p.value()));
+  ASSERT_TRUE(again.ok()) << to_text(again.errors());
+  EXPECT_EQ(plan::print(again.value()), plan::print(p.value()));
+  EXPECT_NE(plan::print(p.value()).find(" copies 2"), std::string::npos);
+}
+
 TEST(ExpertPlans, RefusesByName) {
   const auto faults = [](auto change) {
     JobSpec j = expert_job();

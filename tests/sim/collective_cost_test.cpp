@@ -43,6 +43,11 @@ GroupShape shape(const CollectiveCost& c, const std::string& name, int64_t nodes
   return s;
 }
 
+/// Seconds of a large all-to-all whose rows are `copies` of one, per byte.
+double per_byte(const CollectiveCost& c, const GroupShape& s, int64_t copies) {
+  return 1 / c.estimate(CollectiveKind::all_to_all, Reduction::sum, DType::bf16, kGiB, s, copies).bandwidth;
+}
+
 double seconds(const CollectiveCost& c, CollectiveKind kind, int64_t bytes, const GroupShape& s) {
   return c.estimate(kind, Reduction::sum, DType::bf16, bytes, s).time.seconds();
 }
@@ -51,6 +56,19 @@ NcclConstants constants(const ClusterSpec& spec) {
   auto c = NcclConstants::read(spec, data_directory());
   EXPECT_TRUE(c.ok()) << to_text(c.errors());
   return c.value();
+}
+
+// A row of eight copies over 4 nodes of 8: 3 (1 - (3/4)^8) other nodes want it, so that much of an eighth of the buffer goes
+// over the NICs, of which 0.74; in a node 8 (1 - (7/8)^8) devices, less the one where it is.
+TEST(FlexAllToAll, RowsCrossOnceToEachNodeAndThenToEachRank) {
+  const CollectiveCost c = cost("dgx-h100");
+  const double across = 3.0 / 8 * (1 - std::pow(0.75, 8)) / (0.74 * 50e9);
+  EXPECT_NEAR(per_byte(c, shape(c, "dgx-h100", 4, 8), 8) / across, 1, 0.01);
+  const double inside = 8.0 / 8 * (1 - std::pow(7.0 / 8, 8)) * 7 / 8 / (0.77 * 450e9);
+  EXPECT_NEAR(per_byte(c, shape(c, "dgx-h100", 1, 8), 8) / inside, 1, 0.01);
+  // One copy alone is what an all-to-all sends, but for what the kernels reach.
+  EXPECT_NEAR(per_byte(c, shape(c, "dgx-h100", 4, 8), 1) / (24.0 / 32 / (0.74 * 50e9)), 1, 0.01);
+  EXPECT_LT(per_byte(c, shape(c, "dgx-h100", 4, 8), 8), per_byte(c, shape(c, "dgx-h100", 4, 8), 1) / 2);
 }
 
 const AlgorithmModel& algorithm(Algorithm id) {

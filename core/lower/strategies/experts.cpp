@@ -75,8 +75,12 @@ std::vector<JobFault> expert_faults(const JobSpec& j) {
   if (s.tensor > 1 && !s.sequence_parallel)
     add("strategy.sequence_parallel", "experts with tensor > 1 need it (Megatron refuses the rest)", "legal: true");
   if (s.keep_gathered) add("strategy.keep_gathered", "with experts cannot be planned yet", "legal: false");
-  if (s.experts.dispatcher != Dispatcher::all_to_all)
-    add("strategy.experts.dispatcher", "cannot be planned yet", "legal: all_to_all");
+  if (s.experts.dispatcher == Dispatcher::flex) {
+    if (etp > 1)
+      add("strategy.experts.tensor", "experts cut over ranks with dispatcher: flex cannot be planned yet", "legal: 1");
+    if (s.experts.shared_overlap)
+      add("strategy.experts.shared_overlap", "with dispatcher: flex (Megatron refuses it)", "legal: false");
+  }
   const bool mixed = has_layers(j.model, LayerKind::dense);
   if (mixed && (has_units(s) || s.data_parallel == DataParallel::zero1))
     add("strategy.data_parallel", "dense layers beside layers of experts cannot be planned with it yet",
@@ -334,12 +338,16 @@ Rows rows_of(BufferId rows, BufferId weights, bool weighted, int j) {
   return {ref(rows, j), weighted ? ref(weights, j) : BufferRef{}};
 }
 
+/// Rows go once to each node and each rank, and are put in order on the way: nothing to do where there is one rank.
+bool flexes(const Context& c) { return c.strategy().experts.dispatcher == Dispatcher::flex && c.n.ep > 1; }
+
 /// Rows and weights are of two types: a collective for each.
 void move(BlockBuilder& b, const Context& c, const char* name, Phase phase, CollectiveKind kind, GroupId group,
           const Rows& from, const Rows& to) {
+  const int64_t copies = kind == CollectiveKind::all_to_all && flexes(c) ? c.n.top_k : 0;
   auto one = [&](BufferRef x, BufferRef y, const std::string& what) {
     const int64_t full = std::max(bytes(c, x), bytes(c, y));
-    b.op(what, phase, Stream::expert, Collective{kind, Reduction::sum, dtype(c, x), group, full}, {x}, {y});
+    b.op(what, phase, Stream::expert, Collective{kind, Reduction::sum, dtype(c, x), group, full, copies}, {x}, {y});
   };
   one(from.rows, to.rows, name);
   if (from.weighted()) one(from.weights, to.weights, std::string(name) + " weights");
@@ -348,9 +356,15 @@ void move(BlockBuilder& b, const Context& c, const char* name, Phase phase, Coll
 /// Between the order of arrival, by rank and then by expert, and that of the experts, by expert and then by rank.
 void regroup(BlockBuilder& b, const Context& c, Phase phase, const Rows& from, const Rows& to, bool by_expert) {
   const Sizes& n = c.n;
-  const int64_t size = bytes(c, from.rows);
-  Compute op = streaming(Kernel::regroup, c.act, n.expert_rows, n.h, size, size, 0, from.weighted() ? 2 : 1);
-  const int64_t ranks = n.ep * n.etp;
+  const int64_t size = bytes(c, from.rows), ranks = n.ep * n.etp;
+  // flex: of the ranks' side there is one row for each rank, not for each choice: m (1 - (1 - 1/m)^k) of k are others.
+  int64_t side = size;
+  if (flexes(c)) {
+    const auto m = static_cast<double>(ranks), k = static_cast<double>(n.top_k);
+    side = std::llround(static_cast<double>(size) * std::min(1.0, m * (1 - std::pow(1 - 1 / m, k)) / k));
+  }
+  Compute op = streaming(Kernel::regroup, c.act, n.expert_rows, n.h, by_expert ? side : size, by_expert ? size : side,
+                         0, from.weighted() ? 2 : 1);
   op.dims = by_expert ? std::array<int64_t, 5>{ranks, n.local_experts, n.capacity, n.h}
                       : std::array<int64_t, 5>{n.local_experts, ranks, n.capacity, n.h};
   b.op("regroup", phase, Stream::compute, op, from.both(), to.both());
@@ -358,10 +372,13 @@ void regroup(BlockBuilder& b, const Context& c, Phase phase, const Rows& from, c
 
 bool sorts(const Sizes& n) { return n.local_experts > 1 && n.ep * n.etp > 1; }
 
+/// flex: the transport reads rows where they are and writes their sums; what is left is the map of who gets what.
 Compute slots_kernel(const Context& c, Kernel kernel, int64_t read, int64_t written) {
   const Sizes& n = c.n;
   // The map from rows to slots, and the copy.
-  Compute op = streaming(kernel, c.act, n.rows, n.h, read, written, kernel == Kernel::unpermute ? 1 : 0, 2);
+  const int64_t moved = flexes(c) ? 0 : 1;
+  Compute op = streaming(kernel, c.act, n.rows, n.h, moved * read, moved * written,
+                         kernel == Kernel::unpermute && moved ? 1 : 0, flexes(c) ? 1 : 2);
   op.dims = {n.rows, n.h, n.experts, n.top_k, n.capacity};
   return op;
 }
