@@ -5,6 +5,7 @@
   it reproduces: rows of docs/validation.md, cases of docs/user_cases.md, or "none: why"
 - docs/strategies.md, "By key": the files and the examples of the last columns
 - docs/user_cases.md: the test of a case is a file, and speaks of the case by its name
+- docs/keys.md: under "## model.moe" and the like a row for every key that core/spec/describe.hpp has there, and no other
 """
 import pathlib
 import re
@@ -111,11 +112,59 @@ def user_cases(tree, lines):
                 yield number, f"no test of '{cells[3]}' speaks of {c}"
 
 
+SPECS = {"model": "ModelSpec", "cluster": "ClusterSpec", "strategy": "StrategySpec", "training": "TrainingSpec"}
+STRUCT = re.compile(r"^struct (\w+) \{(.*?)^\};", re.M | re.S)
+DESCRIBE = re.compile(r"void describe\(V& \w+, (\w+)& \w+\) \{(.*?)^\}", re.M | re.S)
+DESCRIBED = re.compile(r'\bv\.(?!has\b)\w+\(\s*(?:Quantity::\w+,\s*)?"(\w+)"')
+SECTION = re.compile(rf"(?:{'|'.join(SPECS)})(?:\.\w+)*")
+
+
+def described_keys(tree):
+    """Paths such as training.lora.rank of all keys, through the types of the members that are sections; and the types that
+    describe.hpp has, but no member of another."""
+    code = re.sub(r"//.*", "", tree.read("core/spec/specs.hpp") + tree.read("core/spec/measured.hpp"))
+    structs = dict(STRUCT.findall(code))
+    keys = {name: DESCRIBED.findall(body) for name, body in DESCRIBE.findall(tree.read("core/spec/describe.hpp"))}
+    unused = set(keys)
+
+    def below(spec, path):
+        unused.discard(spec)
+        for key in keys.get(spec, ()):
+            yield f"{path}.{key}"
+            member = re.search(rf"(\w+)>?\s+{key}\b", structs.get(spec, ""))
+            if member:
+                yield from below(member.group(1), f"{path}.{key}")
+
+    return [key for name, spec in SPECS.items() for key in below(spec, name)], sorted(unused)
+
+
+def key_rows(tree, lines):
+    (described, unused), seen = described_keys(tree), set()
+    for heading in dict.fromkeys(line[3:].strip() for line in lines if line.startswith("## ")):
+        if not SECTION.fullmatch(heading):
+            continue
+        for number, cells in list(rows_below(lines, heading))[1:]:
+            key = f"{heading}.{(TICKS.findall(cells[0]) or [cells[0]])[0]}"
+            if key not in described:
+                yield number, f"core/spec/describe.hpp has no key '{key}'"
+            elif key in seen:
+                yield number, f"a second row of '{key}'"
+            elif len(cells) != 4:
+                yield number, f"{len(cells)} columns, not 4"
+            seen.add(key)
+    for key in described:
+        if key not in seen:
+            yield 1, f"no row of '{key}' (core/spec/describe.hpp)"
+    for spec in unused:
+        yield 1, f"keys of {spec} (core/spec/describe.hpp) are of no section"
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     tree = Tree(root)
     bad = 0
-    for name, rules in (("docs/strategies.md", (systems, keys)), ("docs/user_cases.md", (user_cases,))):
+    for name, rules in (("docs/strategies.md", (systems, keys)), ("docs/user_cases.md", (user_cases,)),
+                        ("docs/keys.md", (key_rows,))):
         lines = tree.read(name).splitlines()
         for rule in rules if lines else ():
             for number, what in rule(tree, lines):
