@@ -25,6 +25,8 @@ struct Model {
   const char* name;
   std::function<void(JobSpec&)> change;
 };
+void PrintTo(const Model& m, std::ostream* out) { *out << m.name; }
+
 const Model kModels[] = {
     {"one_depth", [](JobSpec& j) { j = ahead(1); }},
     {"two_depths", [](JobSpec& j) { j = ahead(2); }},
