@@ -324,6 +324,13 @@ const Register registration(50, [](CLI::App& parent, int& exit) {
       "audit", "check GPUs, days, FLOPs and MFU of a run against each other (three give the fourth)");
   o->job.add_to(*app, false);
   app->add_option("--gpu", o->gpu, "device: a built-in name (h100, a100-sxm-80 ...) or a file; h100 if not given")
+      ->check(CLI::Validator(
+          [](std::string& name) {  // a name that is none is told with the other words; what is wrong in a file, later
+            const auto device = find_device(name);
+            if (device.ok() || device.errors()[0].where != "--gpu") return std::string();
+            return fmt::format("{} ({})", device.errors()[0].what, device.errors()[0].hint);
+          },
+          ""))
       ->type_name("NAME|FILE");
   app->add_option("--flops", o->flops, "FLOPs of the whole run, such as 3e24")
       ->check(number_between(1, 1e40))

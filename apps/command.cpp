@@ -10,7 +10,9 @@
 #include <cstring>
 
 #include "core/base/text.hpp"
+#include "core/lower/check.hpp"
 #include "core/spec/data_dir.hpp"
+#include "core/spec/key_places.hpp"
 #include "core/spec/read.hpp"
 #include "study/scale.hpp"
 
@@ -31,6 +33,28 @@ std::string& command_line_text() {
   static std::string text;
   return text;
 }
+/// `load` makes overrides of --cluster and --nodes: told in the words that were written.
+struct Shorthand {
+  std::string override_text, written;
+};
+std::vector<Shorthand>& shorthands() {
+  static std::vector<Shorthand> list;
+  return list;
+}
+std::string as_written(std::string where) {
+  for (const Shorthand& s : shorthands()) {
+    const size_t n = s.override_text.size();
+    if (where.starts_with(s.override_text) && (where.size() == n || where[n] == ':'))
+      return s.written + where.substr(n);
+  }
+  return where;
+}
+
+/// Of the job that load() read last: a command has one. fail() gives what lowering says of a key its file and line.
+KeyPlaces& places_of_job() {
+  static KeyPlaces places;
+  return places;
+}
 }  // namespace
 
 Register::Register(int place, std::function<void(CLI::App&, int&)> add) {
@@ -44,7 +68,8 @@ std::vector<Command> commands() {
 }
 
 int fail(const Diagnostics& errors, int code) {
-  for (const Diagnostic& e : errors) {
+  for (Diagnostic& e : places_of_job().placed(errors)) {
+    e.where = as_written(std::move(e.where));
     std::string line = to_text(Diagnostics{e});
     if (line.empty() || line.back() != '\n') line += '\n';
     fmt::print(stderr, "windtunnel: {}", line);
@@ -141,12 +166,48 @@ std::function<void(size_t done, size_t all)> progress_on_terminal(std::string th
   };
 }
 
+namespace {
+
+/// What is illegal whatever the keys that could not be read were meant to say: told beside the faults of those.
+Diagnostics illegal_all_the_same(const std::string& path, const std::vector<std::string>& overrides) {
+  std::optional<Diagnostics> common;
+  size_t asked = 0;
+  for (const std::vector<std::string>& correction : places_of_job().corrections()) {
+    std::vector<std::string> all = overrides;
+    all.insert(all.end(), correction.begin(), correction.end());
+    const auto job = read_job(path, all);
+    if (!job) continue;
+    const Diagnostics faults = lower::check_job(job.value());
+    ++asked;
+    const auto still = [&](const Diagnostic& d) {
+      return std::any_of(faults.begin(), faults.end(),
+                         [&](const Diagnostic& f) { return f.where == d.where && f.what == d.what; });
+    };
+    if (!common)
+      common = faults;
+    else
+      std::erase_if(*common, [&](const Diagnostic& d) { return !still(d); });
+  }
+  return asked > 1 ? *common : Diagnostics{};  // one value alone does not show what hangs on it
+}
+
+}  // namespace
+
 Result<JobSpec> JobOptions::load() const {
   std::vector<std::string> overrides;
-  if (!cluster.empty()) overrides.push_back("cluster=" + cluster);
-  if (nodes > 0) overrides.push_back(fmt::format("cluster.nodes={}", nodes));
+  const auto shorthand = [&](std::string text, std::string written) {
+    shorthands().push_back({"--set " + text, std::move(written)});
+    overrides.push_back(std::move(text));
+  };
+  if (!cluster.empty()) shorthand("cluster=" + cluster, "--cluster " + cluster);
+  if (nodes > 0) shorthand(fmt::format("cluster.nodes={}", nodes), fmt::format("--nodes {}", nodes));
   overrides.insert(overrides.end(), set.begin(), set.end());
-  return read_job(path, overrides);
+  auto job = read_job(path, overrides, places_of_job());
+  if (job) return job;
+  Diagnostics faults = job.errors();
+  const Diagnostics more = illegal_all_the_same(path, overrides);
+  faults.insert(faults.end(), more.begin(), more.end());
+  return faults;
 }
 
 Result<DeviceSpec> find_device(const std::string& name) {

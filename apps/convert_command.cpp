@@ -1,4 +1,6 @@
 // windtunnel convert: a native trace to a format that other programs draw.
+#include <filesystem>
+
 #include "apps/command.hpp"
 #include "core/plan/plan_io.hpp"
 #include "core/trace/export.hpp"
@@ -9,6 +11,9 @@ namespace wt::apps {
 namespace {
 
 int convert(const std::string& from, const std::string& to) {
+  std::error_code none;  // a file that is not there yet is no other name of one that is
+  if (std::filesystem::equivalent(from, to, none) && !none)
+    return fail({{to, "is the trace itself, which would be overwritten", "give another file"}}, kBadInput);
   auto trace = trace::read_trace(from);
   if (!trace) return fail(trace.errors(), kBadInput);
   auto plan = plan::parse_plan(trace.value().plan_text, from + ": plan");

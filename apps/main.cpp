@@ -1,4 +1,6 @@
 // The command line, thin: parses words, calls the libraries, prints. Commands register themselves (command.hpp).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 
@@ -17,6 +19,33 @@ std::string unknown_command(const CLI::App& app) {
   const std::vector<std::string_view> views(names.begin(), names.end());
   const std::string nearest = wt::suggest(*word, views);
   return "no command '" + *word + "'" + (nearest.empty() ? "" : "; " + nearest);
+}
+
+/// Takes an option and its value out of the words: true where it is there.
+bool drop_option(std::vector<std::string>& words, const std::string& name) {
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool joined = words[i].starts_with(name + "=");
+    if (words[i] != name && !joined) continue;
+    const auto at = words.begin() + static_cast<std::ptrdiff_t>(i);
+    words.erase(at, at + (joined || i + 1 == words.size() ? 1 : 2));
+    return true;
+  }
+  return false;
+}
+
+/// The parser stops at the first value that is refused: it is told, taken out, and the rest read for more of its kind.
+void tell_other_values(CLI::App& app, const std::string& first) {
+  std::vector<std::string> words = wt::apps::command_words();
+  std::string told = first;
+  words.emplace_back("--and-run-nothing");  // no option of any command: the parser ends with it, at the latest
+  while (drop_option(words, told.substr(0, told.find(':')))) {
+    try {
+      app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+    } catch (const CLI::ValidationError& e) {
+      told = e.what();
+      wt::apps::fail({{"", told, ""}}, wt::apps::kBadInput);
+    } catch (const CLI::ParseError&) { return; }  // no other such value
+  }
 }
 
 }  // namespace
@@ -50,6 +79,14 @@ int main(int argc, char** argv) {
   for (const wt::apps::Command& c : wt::apps::commands()) c.add(app, exit);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ValidationError& e) {
+    const std::string first = e.what();
+    wt::apps::fail({{"", first, ""}}, wt::apps::kBadInput);
+    const auto called = app.get_subcommands();
+    const std::string command = called.empty() ? "" : " " + called.front()->get_name();
+    tell_other_values(app, first);
+    fmt::print(stderr, "Run `windtunnel{} --help` for what it takes.\n", command);
+    return wt::apps::kBadInput;
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? wt::apps::kOk : wt::apps::kBadInput;
   } catch (const std::exception& e) {

@@ -64,7 +64,8 @@ std::string print_campaign_screen(const CampaignResult& r, const CampaignQuestio
       q.price > 0 ? fmt::format(", {} at {:.4g} each", with_commas(std::llround(h.gpu * q.price)), q.price) : "", h.mwh,
       q.job.cluster.device.power_watts);
   out += fmt::format(
-      "  faults    {} failures{}, a checkpoint every {} ({} of them)\n\n", with_commas(r.mean.failures),
+      "  faults    {} failure{}{}, a checkpoint every {} ({} of them)\n\n", with_commas(r.mean.failures),
+      with_commas(r.mean.failures) == "1" ? "" : "s",
       c.preemptions_per_node_s > 0 ? fmt::format(" and {} preemptions", with_commas(r.mean.preemptions)) : "",
       time_words(c.interval_s), with_commas(r.mean.checkpoints));
   report::Table table({"where the time goes (mean)", "days", "share"});

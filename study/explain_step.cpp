@@ -267,8 +267,9 @@ void memory(std::string& out, const JobResult& r) {
   out += fmt::format("  {:<24} {:>10}   training.fragmentation = {:g} of the peak\n", "+ fragmentation",
                      wt::to_text(s.fragmentation), r.job.training.fragmentation);
   out += fmt::format("  {:<24} {:>10}   cluster.device.context_memory\n", "+ context", wt::to_text(s.context));
-  out += fmt::format("  {:<24} {:>10}   {} communicators: channels x (LL 512 KiB + LL128 4.7 MiB + Simple 4 MiB)\n",
-                     "+ communicators", wt::to_text(s.communicators), s.communicator_count);
+  out += fmt::format("  {:<24} {:>10}   {} communicator{}: channels x (LL 512 KiB + LL128 4.7 MiB + Simple 4 MiB)\n",
+                     "+ communicators", wt::to_text(s.communicators), s.communicator_count,
+                     s.communicator_count == 1 ? "" : "s");
   out += fmt::format("  {:<24} {:>10}   of {}\n", "= reserved", wt::to_text(s.reserved), wt::to_text(m.capacity));
   out += "  peak by phase:";
   for (const auto& p : s.phases) out += fmt::format(" {} {};", p.phase, wt::to_text(p.peak));

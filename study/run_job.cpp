@@ -141,7 +141,10 @@ std::vector<std::string> warnings_of(const JobResult& r) {
                       "context and communicators {:.1f}",
                       p->phase, p->peak.gib(), m.capacity.gib(), Bytes{stage.context.n + stage.communicators.n}.gib()));
     const double share = static_cast<double>(stage.reserved.n) / static_cast<double>(m.capacity.n);
-    if (share > 0.92 && share <= 1.03)
+    if (share > 1 && share <= 1.03)
+      out.push_back(fmt::format(
+          "{:.0f} % of the device memory would be in use: it fits only where less of it fragments", share * 100));
+    else if (share > 0.92 && share <= 1)
       out.push_back(fmt::format("{:.0f} % of the device memory is in use: runs above 92 % fail at times", share * 100));
   }
   if (c.node.host_memory.n > 0 && m.host_gib_per_node > c.node.host_memory.gib())
@@ -189,8 +192,9 @@ std::vector<std::string> assumptions_of(const JobResult& r) {
         "(training.fragmentation)");
   if (!r.report.memory.stages.empty()) {
     const auto& s = r.report.memory.stages[r.report.memory.peak_stage];
-    out.push_back(fmt::format("memory: {} for the CUDA context, {} for {} communicators (NCCL's default buffers)",
-                              to_text(s.context), to_text(s.communicators), s.communicator_count));
+    out.push_back(fmt::format("memory: {} for the CUDA context, {} for {} communicator{} (NCCL's default buffers)",
+                              to_text(s.context), to_text(s.communicators), s.communicator_count,
+                              s.communicator_count == 1 ? "" : "s"));
   }
   out.push_back("network: transfers of different groups do not slow each other down");
   return out;

@@ -10,10 +10,24 @@
 
 namespace wt {
 
+namespace {
+
+/// A pipe that somebody named, and that nobody may have opened to write: opening it could wait for ever. One that the shell
+/// made, /dev/stdin or <(a command), has its writer.
+bool waits_for_a_writer(const std::string& path) {
+  for (const char* opened : {"/dev/stdin", "/dev/fd/", "/proc/self/fd/"})
+    if (path.starts_with(opened)) return false;
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0 && S_ISFIFO(st.st_mode);
+}
+
+}  // namespace
+
 Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
   auto fail = [&](std::string what, std::string hint = {}) {
     return Diagnostic{path, std::move(what), std::move(hint)};
   };
+  if (waits_for_a_writer(path)) return fail("is a named pipe", "give a file, /dev/stdin or <(a command)");
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return fail(fmt::format("cannot open: {}", std::strerror(errno)));
   struct Closer {

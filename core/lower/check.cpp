@@ -76,9 +76,11 @@ void check_model(const JobSpec& j, Faults& f) {
   if (m.mla) check_latent(j, f);
   if (m.embedding_dim != 0 && m.embedding_dim != m.hidden)
     f.add("model.embedding_dim", "an embedding of {} projected to hidden {} cannot be planned yet", m.embedding_dim,
-          m.hidden);
+          m.hidden),
+        f.hint(fmt::format("legal: {}, which plans the model with an embedding as wide as its layers", m.hidden));
   if (m.head_transform || m.segment_types > 0)
-    f.add("model.head_transform", "BERT's head transform and segment embeddings cannot be planned yet");
+    f.add("model.head_transform", "BERT's head transform and segment embeddings cannot be planned yet"),
+        f.hint("legal: head_transform: false and segment_types: 0, which plan the model without them");
   if (m.heads % s.tensor != 0) {
     f.add("strategy.tensor", "{} attention heads do not divide over tensor = {}", m.heads, s.tensor);
     f.hint(nearest_divisors(m.heads, s.tensor));
@@ -129,13 +131,21 @@ void check_world(const JobSpec& j, Faults& f) {
   }
 }
 
+/// Data-parallel ranks; 0 where the ranks of the cluster make no such number, which is a fault of its own: what would
+/// follow from it is none.
+int64_t data_ranks(const JobSpec& j) {
+  const auto& s = j.strategy;
+  const int64_t cut = s.tensor * s.pipeline * s.context, world = j.cluster.ranks();
+  if (world % cut != 0) return 0;
+  return s.data == 0 || s.data == world / cut ? world / cut : 0;
+}
+
 void check_batch(const JobSpec& j, Faults& f) {
   const auto& s = j.strategy;
   const auto& t = j.training;
-  const int64_t cut = s.tensor * s.pipeline * s.context;
-  const int64_t data = s.data != 0 ? s.data : (cut > 0 ? std::max<int64_t>(1, j.cluster.ranks() / cut) : 1);
-  const int64_t unit = t.micro_batch * data;
-  if (t.global_batch % unit != 0) {
+  const int64_t data = data_ranks(j);
+  const int64_t unit = t.micro_batch * std::max<int64_t>(1, data);
+  if (data != 0 && t.global_batch % unit != 0) {
     f.add("training.global_batch", "{} is not a multiple of micro_batch {} x data {} = {}", t.global_batch,
           t.micro_batch, data, unit);
     f.hint(nearest_multiples(t.global_batch, unit));
@@ -188,6 +198,48 @@ void check_context(const JobSpec& j, Faults& f) {
           "{} heads and {} key/value heads of a tensor rank do not divide over {} ranks", heads, kv_heads, cut);
     f.hint(nearest_divisors(std::gcd(heads, kv_heads), cut));
   }
+}
+
+/// Whether the layers left beside stages of `first` and `last` layers (0: not fixed) divide over the others.
+bool divides(const JobSpec& j, int64_t first, int64_t last) {
+  const auto& s = j.strategy;
+  const int64_t others = s.pipeline - (first > 0) - (last > 0), rest = j.model.layers - first - last;
+  if (rest < 0 || others < 0) return false;
+  return others == 0 ? rest == 0 : rest >= others * s.virtual_stages && rest % (others * s.virtual_stages) == 0;
+}
+
+/// first_stage_layers and last_stage_layers, each in the name of the key that the job says.
+void check_fixed_stages(const JobSpec& j, Faults& f) {
+  const auto& s = j.strategy;
+  const bool first = s.first_stage_layers > 0;
+  const std::string key = first ? "strategy.first_stage_layers" : "strategy.last_stage_layers";
+  if (s.pipeline == 1) {
+    f.add(key, "an uneven split needs pipeline > 1");
+    f.hint("legal: 0");
+  } else if (!divides(j, s.first_stage_layers, s.last_stage_layers)) {
+    const int64_t others = s.pipeline - first - (s.last_stage_layers > 0);
+    f.add(key, "the {} layers left of {} do not divide over the {} other stages x {} virtual_stages",
+          j.model.layers - s.first_stage_layers - s.last_stage_layers, j.model.layers, others, s.virtual_stages);
+    std::vector<int64_t> legal;
+    constexpr size_t kShown = 8;
+    for (int64_t n = s.virtual_stages; n <= j.model.layers && legal.size() < kShown; n += s.virtual_stages)
+      if (first ? divides(j, n, s.last_stage_layers) : divides(j, 0, n)) legal.push_back(n);
+    f.hint(legal.empty() ? "no number of layers divides here: change pipeline or virtual_stages"
+                         : fmt::format("legal: {}", fmt::join(legal, ", ")));
+  }
+  for (const auto& [name, n] : {std::pair{"strategy.first_stage_layers", s.first_stage_layers},
+                                std::pair{"strategy.last_stage_layers", s.last_stage_layers}})
+    if (n % s.virtual_stages != 0)
+      f.add(name, "{} layers do not divide over virtual_stages = {}", n, s.virtual_stages),
+          f.hint(nearest_multiples(n, s.virtual_stages));
+}
+
+/// " or ..." where counting the embedding and the loss as layers makes the split even: nothing where it does not.
+std::string counted_ends(const JobSpec& j, int64_t stages) {
+  if (j.strategy.account_for_embedding || j.strategy.account_for_loss || j.model.layers < stages) return "";
+  if ((j.model.layers + 1) % stages == 0) return "; or account_for_loss: true, or account_for_embedding: true";
+  if ((j.model.layers + 2) % stages == 0) return "; or account_for_embedding: true with account_for_loss: true";
+  return "";
 }
 
 void check_pipeline(const JobSpec& j, Faults& f) {
@@ -263,29 +315,13 @@ void check_pipeline(const JobSpec& j, Faults& f) {
     f.add(chunks ? "strategy.virtual_stages" : "strategy.pipeline",
           "{} layers{} do not divide over {} stages (pipeline {} x virtual_stages {})", j.model.layers,
           extra ? fmt::format(" + {} for embedding and loss", extra) : "", stages, s.pipeline, s.virtual_stages);
-    if (chunks)
-      f.hint(nearest_divisors(units / s.pipeline, s.virtual_stages));
-    else if (units % s.virtual_stages == 0)
-      f.hint(nearest_divisors(units / s.virtual_stages, s.pipeline));
-    else
-      f.hint(fmt::format("pipeline x virtual_stages must divide {}", units));
+    const std::string legal = chunks ? nearest_divisors(units / s.pipeline, s.virtual_stages)
+                              : units % s.virtual_stages == 0
+                                  ? nearest_divisors(units / s.virtual_stages, s.pipeline)
+                                  : fmt::format("pipeline x virtual_stages must divide {}", units);
+    f.hint(legal + (zigzag ? "" : counted_ends(j, stages)));
   }
-  if (fixed) {
-    const int64_t others = s.pipeline - (s.first_stage_layers > 0) - (s.last_stage_layers > 0);
-    const int64_t rest = j.model.layers - s.first_stage_layers - s.last_stage_layers;
-    const bool single = s.pipeline == 1;
-    if (single)
-      f.add("strategy.first_stage_layers", "an uneven split needs pipeline > 1");
-    else if (rest < 0 || (others == 0 && rest != 0) || (others > 0 && rest % (others * s.virtual_stages) != 0))
-      f.add("strategy.first_stage_layers",
-            "the {} layers left of {} do not divide over the {} other stages x {} virtual_stages", rest, j.model.layers,
-            others, s.virtual_stages);
-    for (const auto& [key, n] : {std::pair{"strategy.first_stage_layers", s.first_stage_layers},
-                                 std::pair{"strategy.last_stage_layers", s.last_stage_layers}})
-      if (n % s.virtual_stages != 0)
-        f.add(key, "{} layers do not divide over virtual_stages = {}", n, s.virtual_stages),
-            f.hint(nearest_multiples(n, s.virtual_stages));
-  }
+  if (fixed) check_fixed_stages(j, f);
 }
 
 /// Layers of the longest model chunk, of a split that check_pipeline lets pass.
@@ -415,8 +451,8 @@ void check_units(const JobSpec& j, Faults& f) {
   if (s.data_parallel != DataParallel::zero3 && s.zero != ZeroSpec{})
     f.add("strategy.zero", "has no effect with data_parallel: {}", to_text(s.data_parallel)),
         f.hint("remove it, or data_parallel: zero3");
-  if (s.data_parallel == DataParallel::zero3 && s.zero.secondary_shard > 1) {
-    const int64_t ranks = s.data != 0 ? s.data : j.cluster.ranks() / std::max<int64_t>(1, s.tensor * s.pipeline);
+  if (s.data_parallel == DataParallel::zero3 && s.zero.secondary_shard > 1 && data_ranks(j) != 0) {
+    const int64_t ranks = data_ranks(j) * s.context;
     if (ranks % s.zero.secondary_shard != 0 || s.zero.secondary_shard >= ranks) {
       f.add("strategy.zero.secondary_shard", "groups of {} are not smaller parts of {} data-parallel ranks",
             s.zero.secondary_shard, ranks);
@@ -449,10 +485,9 @@ void check_units(const JobSpec& j, Faults& f) {
           s.recompute.layers),
         f.hint("legal: 1");
   if (!torch) return;
-  const int64_t cut = s.tensor * s.pipeline * s.context;
   // Ranks of a sequence share the shards.
-  const int64_t data =
-      (s.data != 0 ? s.data : std::max<int64_t>(1, j.cluster.ranks() / std::max<int64_t>(1, cut))) * s.context;
+  const int64_t data = data_ranks(j) * s.context;
+  if (data == 0) return;
   const bool hybrid = u.sharding == ShardingKind::hybrid_shard || u.sharding == ShardingKind::hybrid_shard_zero2;
   if (hybrid && s.context > 1 && shard_sizes(j, data).shard % s.context != 0)
     f.add("strategy.fsdp.shard_size", "shard groups of {} ranks do not hold whole sequences of {}",

@@ -280,9 +280,9 @@ std::string print_screen(const Sheet& s) {
                    with_commas(ranks), c.device.name));
   line(fmt::format("  {} parameters; {}", short_count(static_cast<double>(count_parameters(s.job.model).total())),
                    strategy_text(s)));
-  line(fmt::format("  batch of {} x {} tokens in {} micro-batches of {} on each replica, {}",
+  line(fmt::format("  batch of {} x {} tokens in {} micro-batch{} of {} on each replica, {}",
                    with_commas(t.global_batch), with_commas(t.seq_len), with_commas(s.plan.micro_batches),
-                   s.plan.micro_batch_size, spelled(t.compute_dtype)));
+                   s.plan.micro_batches == 1 ? "" : "es", s.plan.micro_batch_size, spelled(t.compute_dtype)));
   line("");
   line(fmt::format("  memory   {:<14} {}", words_of_verdict(r.memory.fits), verdict_text(s)));
   line(fmt::format("  step     {:<14} {} tokens/s, {} tokens/s per GPU", to_text(r.step_time),

@@ -30,13 +30,31 @@ std::string MapReader::shown(std::string_view text) {
   return std::string(text.substr(0, cut)) + "...";
 }
 
-void MapReader::fault(const Entry& e, std::string what, std::string hint) {
-  faults_.push_back({e.value.place, path_of(e.key), std::move(what), std::move(hint)});
+void MapReader::fault(const Entry& e, std::string what, std::string hint, std::vector<std::string> legal) {
+  faults_.push_back({e.value.place, path_of(e.key), std::move(what), std::move(hint), std::move(legal)});
+  spoilt(e.key);
 }
 
 void MapReader::fault_at(std::string_view key, std::string what, std::string hint) {
   if (const Entry* e = map_.find(key)) return fault(*e, std::move(what), std::move(hint));
   faults_.push_back({map_.place, path_, std::move(what), std::move(hint)});
+}
+
+void MapReader::fault_across(std::initializer_list<std::string_view> keys, std::string what, std::string hint) {
+  for (std::string_view key : keys)
+    if (std::find(unsound_.begin(), unsound_.end(), key) != unsound_.end()) return;
+  const auto rank = [&](std::string_view key) {  // of what was said about the key: the later, the higher
+    const Entry* e = map_.find(key);
+    if (!e) return 0;
+    const auto& source = e->value.place.source;
+    return source && source->is_override ? 3 : source == map_.place.source ? 2 : 1;
+  };
+  std::string_view at = *keys.begin();
+  for (std::string_view key : keys)
+    if (rank(key) > rank(at)) at = key;
+  // Not fault_at's mark: the key itself was read, and other faults about it are no consequence of this one.
+  const Entry* e = map_.find(at);
+  faults_.push_back({e ? e->value.place : map_.place, e ? path_of(at) : path_, std::move(what), std::move(hint)});
 }
 
 void MapReader::wrong_type(const Entry& e, std::string_view expected, std::string hint) {
@@ -76,7 +94,7 @@ void MapReader::texts(std::string_view key, std::vector<std::string>& out) {
   out.clear();
   for (const Node& item : e->value.items) {
     if (!item.is_scalar()) {
-      faults_.push_back({item.place, path_of(key), "is not a text", "a list of texts"});
+      faults_.push_back({item.place, path_of(key), "is not a text", "a list of texts"}), spoilt(key);
     } else {
       out.push_back(item.text);
     }
@@ -87,16 +105,27 @@ void MapReader::integer(std::string_view key, int64_t& out, Range range, Need ne
   const Entry* e = take_scalar(key, need, "a whole number", "");
   if (!e) return;
   const std::string& t = e->value.text;
-  if (e->value.quoted) return fault(*e, fmt::format("\"{}\" in quotes is a text", shown(t)), "write the number bare");
+  std::vector<std::string> some;
+  for (const int64_t n : {1, 2, 3, 8, 64, 4096})
+    if (n >= range.low && n <= range.high) some.push_back(fmt::format("{}", n));
+  if (e->value.quoted)
+    return fault(*e, fmt::format("\"{}\" in quotes is a text", shown(t)), "write the number bare", some);
   const std::string legal = fmt::format("legal: {} to {}", range.low, range.high);
   if (const auto n = parse_int(t)) {
-    if (*n < range.low || *n > range.high) return fault(*e, fmt::format("{} is out of range", *n), legal);
+    if (*n < range.low || *n > range.high) return fault(*e, fmt::format("{} is out of range", *n), legal, some);
     out = *n;
     return;
   }
   const bool all_digits = !t.empty() && t.find_first_not_of("0123456789", t[0] == '-' || t[0] == '+') == t.npos;
-  if (all_digits && t.size() > 1) return fault(*e, fmt::format("{} is out of range", shown(t)), legal);
-  fault(*e, fmt::format("'{}' is not a whole number", shown(t)), "");
+  if (all_digits && t.size() > 1) return fault(*e, fmt::format("{} is out of range", shown(t)), legal, some);
+  // "1e9" is a whole number to its writer: it is told how to write it, and whether it would be legal.
+  if (const auto x = parse_double(t); x && std::floor(*x) == *x && std::fabs(*x) < 0x1p53) {
+    const auto n = static_cast<int64_t>(*x);
+    const bool in_range = n >= range.low && n <= range.high;
+    return fault(*e, fmt::format("'{}' is {}", shown(t), in_range ? "not written in digits" : "out of range"),
+                 in_range ? fmt::format("write {}", n) : legal, some);
+  }
+  fault(*e, fmt::format("'{}' is not a whole number", shown(t)), "", some);
 }
 
 void MapReader::integers(std::string_view key, std::vector<int64_t>& out, Range range, Need need) {
@@ -109,6 +138,7 @@ void MapReader::integers(std::string_view key, std::vector<int64_t>& out, Range 
     if (!n || *n < range.low || *n > range.high) {
       faults_.push_back({item.place, path_of(key), fmt::format("'{}' is not a whole number in range", shown(item.text)),
                          fmt::format("legal: {} to {}", range.low, range.high)});
+      spoilt(key);
     } else {
       out.push_back(*n);
     }
@@ -141,7 +171,7 @@ void MapReader::flag(std::string_view key, bool& out, Need need) {
   } else if (!e->value.quoted && e->value.text == "false") {
     out = false;
   } else {
-    fault(*e, fmt::format("'{}' is neither true nor false", shown(e->value.text)), "");
+    fault(*e, fmt::format("'{}' is neither true nor false", shown(e->value.text)), "", {"true", "false"});
   }
 }
 
@@ -151,7 +181,8 @@ void MapReader::dtype(std::string_view key, DType& out, Need need) {
   if (!e) return;
   const auto t = parse_dtype(e->value.text);
   if (!t || *t == DType::f64 || *t == DType::i32 || *t == DType::u8)
-    return fault(*e, fmt::format("unknown number format '{}'", shown(e->value.text)), std::string(kLegal));
+    return fault(*e, fmt::format("unknown number format '{}'", shown(e->value.text)), std::string(kLegal),
+                 {"fp32", "bf16", "fp16", "fp8"});
   out = *t;
 }
 
@@ -229,7 +260,8 @@ void MapReader::precision(std::string_view key, TrainingSpec& out) {
     out.compute_dtype = out.param_dtype = DType::f32;
     out.master_weights = false;
   } else {
-    fault(*e, fmt::format("unknown precision '{}'", shown(t)), "legal: bf16, fp16, fp8, fp32");
+    fault(*e, fmt::format("unknown precision '{}'", shown(t)), "legal: bf16, fp16, fp8, fp32",
+          {"bf16", "fp16", "fp8", "fp32"});
   }
 }
 
@@ -244,7 +276,7 @@ void MapReader::recompute(std::string_view key, RecomputeSpec& out) {
       return;
     }
   fault(*e, fmt::format("unknown value '{}'", shown(e->value.text)),
-        "legal: none, selective, full, or a section {kind, method, layers}");
+        "legal: none, selective, full, or a section {kind, method, layers}", {"none", "selective", "full"});
 }
 
 void MapReader::flag_or_count(std::string_view key, int64_t& out) {
@@ -268,10 +300,14 @@ void MapReader::finish() {
     if (std::find(known_.begin(), known_.end(), e.key) != known_.end()) continue;
     faults_.push_back({e.place, path_, fmt::format("unknown key '{}'", shown(e.key)), suggest(e.key, known_)});
     const auto meant = closest(e.key, known_);
+    spoilt(meant ? *meant : e.key);
     std::erase_if(missing_, [&](const Missing& m) { return meant && m.key == *meant; });
   }
-  for (Missing& m : missing_)
+  if (part()) return;
+  for (Missing& m : missing_) {
+    spoilt(m.key);
     faults_.push_back({map_.place, path_, fmt::format("missing key '{}'", m.key), std::move(m.hint)});
+  }
 }
 
 }  // namespace wt

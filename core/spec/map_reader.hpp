@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@ namespace wt {
 struct Fault {
   tree::Place place;
   std::string path, what, hint;
+  std::vector<std::string> legal = {};  // values that the key may have, where the fault is its value: all, or some
 };
 using Faults = std::vector<Fault>;
 
@@ -27,8 +29,11 @@ Diagnostics to_diagnostics(Faults faults);
 
 class MapReader {
  public:
-  MapReader(const tree::Node& map, std::string path, Faults& faults)
-      : map_(map), path_(std::move(path)), faults_(faults) {}
+  /// What a section has to hold: all required keys, or any of them, where the rest is in a file that could not be read.
+  enum class Extent : uint8_t { whole, part };
+
+  MapReader(const tree::Node& map, std::string path, Faults& faults, Extent extent = Extent::whole)
+      : map_(map), path_(std::move(path)), faults_(faults), extent_(extent) {}
 
   bool has(std::string_view key) const { return map_.find(key) != nullptr; }
 
@@ -62,7 +67,8 @@ class MapReader {
       }
     std::vector<std::string_view> legal;
     for (const auto& row : names_of(E{})) legal.push_back(row.name);
-    fault(*e, fmt::format("unknown value '{}'", shown(e->value.text)), suggest(e->value.text, legal));
+    fault(*e, fmt::format("unknown value '{}'", shown(e->value.text)), suggest(e->value.text, legal),
+          {legal.begin(), legal.end()});
   }
 
   template <class T>
@@ -90,12 +96,18 @@ class MapReader {
       if (item.is_map())
         read_map(item, path, value);
       else
-        faults_.push_back({item.place, path, "is not a section", "'- key: value' lines"});
+        faults_.push_back({item.place, path, "is not a section", "'- key: value' lines"}), spoilt(key);
     }
   }
 
   /// A fault that concerns the value of `key`, or the map if the key is not there.
   void fault_at(std::string_view key, std::string what, std::string hint = {});
+  /// A fault between several keys: told only where each was read without a fault of its own or is absent, at the one that
+  /// the user wrote last: a `--set`, else one beside `from`, else the first.
+  void fault_across(std::initializer_list<std::string_view> keys, std::string what, std::string hint = {});
+  /// No key of this section is at fault.
+  bool sound() const { return unsound_.empty(); }
+  bool part() const { return extent_ == Extent::part; }
   /// Once, after all keys: the missing and the unknown ones, but not both for one typing error.
   void finish();
 
@@ -119,26 +131,30 @@ class MapReader {
   template <class T>
   void read_section(const tree::Entry& e, T& out) {
     if (!e.value.is_map()) return wrong_type(e, "a section with keys of its own", "");
+    const size_t before = faults_.size();
     read_map(e.value, path_of(e.key), out);
+    if (faults_.size() != before) spoilt(e.key);
   }
   template <class T>
   void read_map(const tree::Node& map, std::string path, T& out) {
-    MapReader inner(map, std::move(path), faults_);
-    const size_t before = faults_.size();
+    MapReader inner(map, std::move(path), faults_, extent_);
     describe(inner, out);
     inner.finish();
-    if (faults_.size() == before) check(inner, out);  // checks across keys guess when one of them is missing
+    if (!inner.part()) check(inner, out);
   }
+  void spoilt(std::string_view key) { unsound_.emplace_back(key); }
   const tree::Entry* take_scalar(std::string_view key, Need need, std::string_view expected, std::string_view example);
   std::string path_of(std::string_view key) const {
     return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
   }
-  void fault(const tree::Entry& e, std::string what, std::string hint);
+  void fault(const tree::Entry& e, std::string what, std::string hint, std::vector<std::string> legal = {});
   void wrong_type(const tree::Entry& e, std::string_view expected, std::string hint);
 
   const tree::Node& map_;
   std::string path_;
   Faults& faults_;
+  Extent extent_;
+  std::vector<std::string> unsound_;  // keys whose value is not what the text meant
   std::vector<std::string_view> known_;
   struct Missing {
     std::string_view key;
@@ -147,7 +163,7 @@ class MapReader {
   std::vector<Missing> missing_;
 };
 
-// Checks that span several keys of one spec (read.cpp); sections without any fall back to this.
+// Checks that span several keys of one spec (checks.cpp); sections without any fall back to this.
 template <class T>
 void check(MapReader&, T&) {}
 void check(MapReader&, MoeSpec&);

@@ -9,8 +9,8 @@
 #include "core/spec/foreign.hpp"
 #include "core/spec/frameworks.hpp"
 #include "core/spec/hf_config.hpp"
+#include "core/spec/key_places.hpp"
 #include "core/spec/map_reader.hpp"
-#include "core/spec/parameters.hpp"
 
 namespace wt {
 
@@ -19,106 +19,6 @@ using tree::Node;
 using tree::Place;
 using tree::Source;
 namespace fs = std::filesystem;
-
-// ------------------------------------------------------------------------------- checks across keys of one spec
-
-void check(MapReader& r, MoeSpec& m) {
-  if (m.top_k > m.experts && m.experts > 0)
-    r.fault_at("top_k", fmt::format("{} experts per token of {} experts", m.top_k, m.experts), "at most experts");
-  if (m.shared_gate && m.shared_ffn_hidden == 0)
-    r.fault_at("shared_gate", "a gate without a shared expert", "set shared_ffn_hidden");
-}
-
-void check(MapReader& r, ModelSpec& m) {
-  if (m.moe && m.ffn_hidden == 0) m.ffn_hidden = m.moe->ffn_hidden;  // no dense layer: nothing else to say
-  if (m.kv_heads == 0) m.kv_heads = m.heads;
-  if (m.heads > 0 && m.kv_heads > 0 && m.heads % m.kv_heads != 0)
-    r.fault_at("kv_heads", fmt::format("{} key/value heads do not divide {} heads", m.kv_heads, m.heads), "");
-  if (m.mla) {
-    const int64_t dim = m.mla->qk_nope_head_dim + m.mla->qk_rope_head_dim;
-    if (m.head_dim != 0 && m.head_dim != dim)
-      r.fault_at("head_dim", fmt::format("{} is not qk_nope_head_dim + qk_rope_head_dim = {}", m.head_dim, dim),
-                 "leave it out");
-    m.head_dim = dim;
-  }
-  if (m.head_dim == 0 && m.heads > 0 && m.hidden > 0) {
-    if (m.hidden % m.heads != 0) {
-      r.fault_at("head_dim", fmt::format("{} heads do not divide hidden {}", m.heads, m.hidden), "write head_dim");
-    } else {
-      m.head_dim = m.hidden / m.heads;
-    }
-  }
-  if (m.moe && m.moe->first_dense_layers > m.layers)
-    r.fault_at("moe", fmt::format("{} dense layers of {}", m.moe->first_dense_layers, m.layers), "");
-  if (m.expert_bias && !m.moe) r.fault_at("expert_bias", "true without experts", "remove it or add 'moe'");
-  if (m.full_period > 0 && m.sliding_window == 0)
-    r.fault_at("full_period", "without a sliding_window", "remove it or add 'sliding_window'");
-  if (m.full_period > 0 && m.sliding_period != 1)
-    r.fault_at("full_period", "with sliding_period: they contradict each other", "keep one");
-  constexpr long double kMostParameters = 1e15L;  // 64-bit sums of bytes stay safe by a wide margin
-  if (m.layers > 0 && m.hidden > 0 && estimate_parameters(m) > kMostParameters)
-    r.fault_at("layers", "the model has more than 10^15 parameters", "one of its sizes is wrong");
-}
-
-void check(MapReader& r, DeviceSpec& d) {
-  if (d.context_memory >= d.memory && d.memory.n > 0) r.fault_at("context_memory", "is not less than memory", "");
-}
-
-void check(MapReader& r, KernelCurve& k) {
-  if (k.latency.count_ps() == 0 && k.rate == 0 && k.bandwidth.n == 0)
-    r.fault_at("kernel", "has no curve", "one of latency, rate and bandwidth at least");
-  for (const KernelPoint& p : k.points)
-    if (p.time.count_ps() == 0) return r.fault_at("points", "a time is zero", "");
-}
-
-void check(MapReader& r, TransferCurve& t) {
-  if (t.ranks < t.nodes) r.fault_at("nodes", fmt::format("{} nodes for {} ranks", t.nodes, t.ranks), "");
-  if (t.lines.empty()) r.fault_at("lines", "a transfer has one line at least", "{from: 1 B, latency: 5 us}");
-  for (size_t i = 1; i < t.lines.size(); ++i)
-    if (t.lines[i].from <= t.lines[i - 1].from) return r.fault_at("lines", "are not sorted by size", "smallest first");
-}
-
-void check(MapReader& r, ScaleUpSpec& s) {
-  if (s.bandwidth.n == 0 && s.kind != ScaleUpKind::none && s.kind != ScaleUpKind::pcie)
-    r.fault_at("kind", "missing key 'bandwidth'", "per device, one direction, such as 450 GB/s");
-}
-
-void check(MapReader& r, FabricSpec& f) {
-  if (f.kind == FabricKind::none) return;
-  if (f.nics_per_node == 0) r.fault_at("nics_per_node", "a fabric needs nics_per_node of 1 or more", "");
-  if (f.nic_bandwidth.n == 0)
-    r.fault_at("nic_bandwidth", "a fabric needs nic_bandwidth", "one NIC, one direction, such as 400 Gb/s");
-}
-
-void check(MapReader& r, NodeSpec& n) {
-  if (n.devices > 1 && n.scale_up.kind == ScaleUpKind::none)
-    r.fault_at("scale_up", fmt::format("{} devices with nothing that joins them", n.devices), "kind pcie is the least");
-  if (n.devices > 0 && n.scale_up.domain % n.devices != 0)
-    r.fault_at("scale_up",
-               fmt::format("a domain of {} is not a multiple of {} devices per node", n.scale_up.domain, n.devices),
-               "");
-  if (n.scale_up.kind == ScaleUpKind::pcie && n.scale_up.bandwidth.n == 0) n.scale_up.bandwidth = n.pcie_bandwidth;
-}
-
-void check(MapReader& r, ClusterSpec& c) {
-  constexpr int64_t kMostRanks = int64_t{1} << 24;
-  if (c.nodes > 0 && c.node.devices > 0 && c.nodes > kMostRanks / c.node.devices)
-    r.fault_at("nodes", fmt::format("{} nodes of {} devices are more than 2^24 ranks", c.nodes, c.node.devices), "");
-  if (c.nodes > 1 && c.fabric.kind == FabricKind::none && c.ranks() > c.node.scale_up.domain)
-    r.fault_at("nodes", fmt::format("{} nodes without a fabric that joins them", c.nodes), "add 'fabric'");
-}
-
-void check(MapReader& r, StrategySpec& s) {
-  if (s.schedule.empty()) r.fault_at("schedule", "is empty", "such as 1f1b");
-  for (const char* key : {"ddp_bucket", "ddp_first_bucket"})
-    if ((std::string_view(key) == "ddp_bucket" ? s.ddp_bucket : s.ddp_first_bucket).n == 0)
-      r.fault_at(key, "must not be zero", "");
-}
-
-void check(MapReader& r, TrainingSpec& t) {
-  if (t.micro_batch > t.global_batch)
-    r.fault_at("micro_batch", fmt::format("{} is more than global_batch {}", t.micro_batch, t.global_batch), "");
-}
 
 namespace {
 
@@ -189,6 +89,7 @@ void overlay(Node& base, Node over) {
 
 std::optional<Node> load(Kind kind, const std::string& reference, const Place& place, std::string_view path, int depth,
                          Context& context);
+void read_beside(Kind kind, Node node, std::string_view path, int depth, Context& context);
 
 /// Turns a name, a path or a map with `from` into a map without references. Nothing on a fault, which is noted.
 std::optional<Node> resolve(Kind kind, Node node, std::string_view path, int depth, Context& context) {
@@ -204,8 +105,11 @@ std::optional<Node> resolve(Kind kind, Node node, std::string_view path, int dep
         return std::nullopt;
       }
       std::optional<Node> base = load(kind, from->value.text, from->value.place, path, depth, context);
-      if (!base) return base;
       std::erase_if(node.entries, [](const Entry& e) { return e.key == "from"; });
+      if (!base) {
+        read_beside(kind, std::move(node), path, depth, context);
+        return base;
+      }
       base->place = node.place;
       overlay(*base, std::move(node));
       node = std::move(*base);
@@ -219,7 +123,11 @@ std::optional<Node> resolve(Kind kind, Node node, std::string_view path, int dep
     if (Entry* device = node.find("device")) {
       const std::string inner = path.empty() ? "device" : fmt::format("{}.device", path);
       std::optional<Node> resolved = resolve(Kind::device, device->value, inner, depth + 1, context);
-      if (!resolved) return std::nullopt;
+      if (!resolved) {
+        std::erase_if(node.entries, [](const Entry& e) { return e.key == "device"; });
+        read_beside(kind, std::move(node), path, depth, context);
+        return std::nullopt;
+      }
       device->value = std::move(*resolved);
     }
   }
@@ -338,8 +246,7 @@ T read_map(const Node& node, const std::string& path, Context& context) {
   MapReader reader(node, path, context.faults);
   describe(reader, out);
   reader.finish();
-  // A fault of one key makes checks across keys guess: they run on whole specs only.
-  if (context.faults.empty()) check(reader, out);
+  check(reader, out);
   return out;
 }
 
@@ -348,6 +255,33 @@ Diagnostics all_errors(Context& context) {
   Diagnostics rest = to_diagnostics(std::move(context.faults));
   out.insert(out.end(), rest.begin(), rest.end());
   return out;
+}
+
+template <class T>
+void read_part(const Node& node, std::string_view path, Context& context) {
+  T ignored;
+  MapReader reader(node, std::string(path), context.faults, MapReader::Extent::part);
+  describe(reader, ignored);
+  reader.finish();
+}
+
+/// The faults of the keys beside a reference that could not be followed: they are the user's all the same.
+void read_beside(Kind kind, Node node, std::string_view path, int depth, Context& context) {
+  switch (kind) {
+    case Kind::model: return read_part<ModelSpec>(node, path, context);
+    case Kind::device: return read_part<DeviceSpec>(node, path, context);
+    case Kind::cluster: break;
+  }
+  if (Entry* device = node.find("device")) {
+    if (device->value.is_map() && !device->value.find("from")) {  // replaces keys of the one that is not known
+      read_part<DeviceSpec>(device->value, path.empty() ? "device" : fmt::format("{}.device", path), context);
+    } else {
+      resolve(Kind::device, device->value, path.empty() ? "device" : fmt::format("{}.device", path), depth + 1,
+              context);
+    }
+    std::erase_if(node.entries, [](const Entry& e) { return e.key == "device"; });
+  }
+  read_part<ClusterSpec>(node, path, context);
 }
 
 template <class T>
@@ -447,8 +381,10 @@ void apply_override(Node& root, const std::string& text, Context& context) {
   overlay(root, std::move(value));
 }
 
-Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<const std::string> overrides) {
+Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<const std::string> overrides,
+                              KeyPlaces& places) {
   Context context;
+  places = KeyPlaces(file);
   if (!root.is_map())
     return Diagnostic{tree::to_text(root.place, ""), "is not a job",
                       "a file with the sections model, cluster, strategy, training"};
@@ -485,13 +421,19 @@ Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<cons
     context.warnings.insert(context.warnings.end(), inner.warnings.begin(), inner.warnings.end());
   };
   section("model", true, [&](const Node& n, Context& inner) {
-    if (auto node = resolve(Kind::model, n, "model", 0, inner)) job.model = read_map<ModelSpec>(*node, "model", inner);
+    if (auto node = resolve(Kind::model, n, "model", 0, inner)) {
+      places.add(*node, "model");
+      job.model = read_map<ModelSpec>(*node, "model", inner);
+    }
   });
   section("cluster", true, [&](const Node& n, Context& inner) {
-    if (auto node = resolve(Kind::cluster, n, "cluster", 0, inner))
+    if (auto node = resolve(Kind::cluster, n, "cluster", 0, inner)) {
+      places.add(*node, "cluster");
       job.cluster = read_map<ClusterSpec>(*node, "cluster", inner);
+    }
   });
   section("strategy", false, [&](const Node& n, Context& inner) {
+    places.add(n, "strategy");
     job.strategy = read_map<StrategySpec>(n, "strategy", inner);
     if (job.strategy.data_parallel != DataParallel::ddp || !n.is_map()) return;
     if (const Entry* e = n.find("overlap_grad_reduce"); e && !job.strategy.overlap_grad_reduce)
@@ -501,12 +443,16 @@ Result<JobSpec> read_job_tree(Node root, const std::string& file, std::span<cons
   });
   // DistributedDataParallel has no such switch: what is planned, and what is printed, is an overlapped reduction.
   if (job.strategy.data_parallel == DataParallel::ddp) job.strategy.overlap_grad_reduce = true;
-  section("training", true,
-          [&](const Node& n, Context& inner) { job.training = read_map<TrainingSpec>(n, "training", inner); });
+  section("training", true, [&](const Node& n, Context& inner) {
+    places.add(n, "training");
+    job.training = read_map<TrainingSpec>(n, "training", inner);
+  });
 
   if (job.model.name.empty()) job.model.name = job.name;
   if (job.cluster.name.empty()) job.cluster.name = job.name;
   job.warnings = std::move(context.warnings);
+  for (const Fault& f : context.faults) places.add_fault(f.path, f.legal);
+  for (size_t i = 0; i < context.errors.size(); ++i) places.add_fault("", {});  // of a file as a whole
   if (Diagnostics errors = all_errors(context); !errors.empty()) return errors;
   return job;
 }
@@ -529,9 +475,14 @@ Result<DeviceSpec> read_device(const std::string& name_or_path) {
 }
 
 Result<JobSpec> read_job(const std::string& path, std::span<const std::string> overrides) {
+  KeyPlaces ignored;
+  return read_job(path, overrides, ignored);
+}
+
+Result<JobSpec> read_job(const std::string& path, std::span<const std::string> overrides, KeyPlaces& places) {
   Result<std::string> text = read_file(path, tree::kMaxBytes);
   if (!text.ok()) return text.errors();
-  return parse_job(text.value(), path, overrides);
+  return parse_job(text.value(), path, overrides, places);
 }
 
 Result<ModelSpec> parse_model(std::string_view text, const std::string& file) {
@@ -551,11 +502,17 @@ Result<TrainingSpec> parse_training(std::string_view text, const std::string& fi
 }
 
 Result<JobSpec> parse_job(std::string_view text, const std::string& file, std::span<const std::string> overrides) {
+  KeyPlaces ignored;
+  return parse_job(text, file, overrides, ignored);
+}
+
+Result<JobSpec> parse_job(std::string_view text, const std::string& file, std::span<const std::string> overrides,
+                          KeyPlaces& places) {
   if (auto foreign = foreign_text(text, file)) return *foreign;
   Result<Node> root = tree::parse_yaml(text, file_source(file));
   if (!root.ok()) return root.errors();
   if (auto foreign = foreign_map(root.value(), file)) return *foreign;
-  return read_job_tree(std::move(root.value()), file, overrides);
+  return read_job_tree(std::move(root.value()), file, overrides, places);
 }
 
 }  // namespace wt

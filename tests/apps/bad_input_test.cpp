@@ -1,5 +1,7 @@
 // What a user gets wrong, through the shipped program: the exit code and the message of each, and that nothing is left
 // behind. The readers' own faults are in tests/invalid; here are the words of the command line, and files as such.
+#include <sys/stat.h>
+
 #include "program.hpp"
 
 namespace {
@@ -97,7 +99,7 @@ TEST_F(BadInput, FilesThatAreNone) {
                                  "validate @",
                                  "validate examples/tiny-gpt.yaml --ids @",
                                  "convert @ " + in_folder("out.json")};
-  const std::pair<std::string, const char*> files[] = {
+  std::vector<std::pair<std::string, const char*>> files = {
       {"./examples", "is a directory"},
       {"/no/such.yaml", "/no/such.yaml"},
       {"/proc/self/mem", "/proc/self/mem: cannot read"},  // opens, and fails when it is read
@@ -105,6 +107,8 @@ TEST_F(BadInput, FilesThatAreNone) {
       {file("latin1.yaml", "name: caf\xe9\n"), "latin1.yaml"},
       {file("zeros.yaml", std::string(100, '\0')), "zeros.yaml"},
   };
+  if (::mkfifo(in_folder("pipe.yaml").c_str(), 0600) == 0)          // not every file system has them
+    files.emplace_back(in_folder("pipe.yaml"), "is a named pipe");  // nobody writes to it: not waited for
   for (const std::string& reader : readers)
     for (const auto& [path, message] : files) {
       std::string words = reader;
@@ -127,6 +131,59 @@ TEST_F(BadInput, EveryFaultOfAFileAtOnce) {
   EXPECT_EQ(r.code, 2);
   for (const char* piece : {"job.yaml:1:", "layers", "'x' is not a whole number",
                             "job.yaml:2:", "job.yaml:3:", "did you mean 'tensor'", "job.yaml:4:", "'.nan'", "bf17"})
+    EXPECT_TRUE(has(r.err, piece)) << piece << "\n" << r.err;
+}
+
+TEST_F(BadInput, WhatOnlyTheWholeJobShowsHasItsPlaceToo) {
+  const std::string path = file("job.yaml",
+                                "model: llama3-8b\n"
+                                "cluster: {from: dgx-h100, nodes: 4}\n"
+                                "strategy:\n"
+                                "  tensor: 3\n"
+                                "training: {micro_batch: 1, global_batch: 255, seq_len: 4096}\n");
+  const std::string simulate = "simulate " + path;
+  expect({simulate.c_str(), "job.yaml:4:11: strategy.tensor: 32 attention heads do not divide", 3});
+  expect({simulate.c_str(), "job.yaml:4:3: strategy: 32 ranks", 3});
+  const std::string batch = simulate + " --set strategy.tensor=4";
+  expect({batch.c_str(), "job.yaml:5:42: training.global_batch: 255 is not a multiple", 3});
+  const std::string nodes = simulate + " --nodes 0x";
+  expect({nodes.c_str(), "--nodes: '0x' is not a whole number"});
+  const std::string set = "plan " + path + " --set strategy.tensor=5 --set training.global_batch=256";
+  expect({set.c_str(), "--set strategy.tensor=5: 32 attention heads", 3});
+  const std::string by_default = simulate +
+                                 " --set strategy.tensor=4 --set training.global_batch=256 --set "
+                                 "strategy.schedule=interleaved";
+  expect({by_default.c_str(), "job.yaml: default of strategy.virtual_stages: ", 3});
+  const std::string cluster = simulate + " --cluster nosuch";
+  expect({cluster.c_str(), "windtunnel: --cluster nosuch: no built-in cluster 'nosuch'"});
+  const std::string model = simulate + " --set model.heads=30";
+  expect({model.c_str(),
+          "--set model.heads=30: 8 key/value heads do not divide 30 heads (legal: kv_heads 6, 10; or "
+          "heads 24, 32)"});
+}
+
+TEST_F(BadInput, AFaultOfTheReadersHidesNoneOfLowering) {
+  const std::string path = file("job.yaml",
+                                "model: llama3-8b\n"
+                                "cluster: {from: dgx-h100, nodes: 3}\n"
+                                "training: {micro_batch: 1, global_batch: 24, seq_len: 4096}\n");
+  const std::string words = "simulate " + path +
+                            " --set strategy.schedule=2f2b --set training.precision=bf61 --set strategy.tensor=3 --set "
+                            "strategy.pipeline=x";
+  for (const char* piece :
+       {"--set training.precision=bf61: unknown precision", "--set strategy.schedule=2f2b: unknown schedule",
+        "--set strategy.tensor=3: 32 attention heads", "--set strategy.pipeline=x: 'x' is not a whole number"})
+    expect({words.c_str(), piece});
+  // 24 ranks hold 8 stages of 3 or 4 of 6: how many there are hangs on the key that could not be read.
+  const Outcome r = run(words);
+  EXPECT_FALSE(has(r.err, "global_batch")) << r.err;
+  EXPECT_FALSE(has(r.err, "ranks")) << r.err;
+}
+
+TEST_F(BadInput, EveryWrongNumberOfTheCommandLineAtOnce) {
+  const Outcome r = run("audit --flops -3 --days 0 --mfu 7 --gpu foo");
+  EXPECT_EQ(r.code, 2);
+  for (const char* piece : {"--flops: '-3' is not", "--days: '0' is not", "--gpu: no device 'foo'"})
     EXPECT_TRUE(has(r.err, piece)) << piece << "\n" << r.err;
 }
 
@@ -157,6 +214,8 @@ TEST_F(BadInput, OutputsThatCannotBeWritten) {
   const std::string full = "simulate examples/tiny-gpt.yaml --trace " + in_folder("full.json");
   expect({full.c_str(), "No space left on device", 4});
   ASSERT_EQ(run("simulate examples/tiny-gpt.yaml --trace " + in_folder("t.wttrace")).code, 0);
+  const std::string itself = "convert " + in_folder("t.wttrace") + " " + in_folder("./t.wttrace");
+  expect({itself.c_str(), "is the trace itself"});
   const std::string convert = "convert " + in_folder("t.wttrace") + " " + in_folder("full.json");
   expect({convert.c_str(), "No space left on device", 4});
   size_t left = 0;

@@ -116,7 +116,7 @@ TEST_F(Program, RunRefusesWhatCannotRun) {
   const Outcome half =
       run("run examples/tiny-gpt.yaml --set training.precision=fp16 --set training.gradient_clipping=0");
   EXPECT_EQ(half.code, 3);
-  EXPECT_TRUE(has(half.err, "training.gradient_clipping: fp16 needs it")) << half.err;
+  EXPECT_TRUE(has(half.err, "--set training.gradient_clipping=0: fp16 needs it")) << half.err;
   const Outcome large = run("run examples/llama3-70b-1024-h100.yaml");
   EXPECT_EQ(large.code, 4);
   EXPECT_TRUE(has(large.err, "1,024 ranks need ")) << large.err;

@@ -70,7 +70,9 @@ std::vector<JobFault> expert_faults(const JobSpec& j) {
         fmt::format("the shared expert of width {} does not divide over tensor = {}", m.shared_ffn_hidden, s.tensor));
   if (j.model.parallel_block || j.model.norms_per_layer != 2)
     add("model.moe", "experts in parallel blocks, or with other than two norms, cannot be planned yet");
-  if (j.model.expert_bias) add("model.expert_bias", "biases of experts cannot be planned yet");
+  if (j.model.expert_bias)
+    add("model.expert_bias", "biases of experts cannot be planned yet",
+        "legal: false, which plans the model without them");
   if (m.shared_gate) add("model.moe.shared_gate", "the gate of a shared expert cannot be planned yet");
   if (s.tensor > 1 && !s.sequence_parallel)
     add("strategy.sequence_parallel", "experts with tensor > 1 need it (Megatron refuses the rest)", "legal: true");

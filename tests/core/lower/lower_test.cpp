@@ -274,6 +274,48 @@ TEST(Lower, LayerSplit) {
   EXPECT_EQ(sizes(), (std::vector<int64_t>{2, 3, 3, 2}));
 }
 
+TEST(Lower, UnevenStagesAreBlamedOnTheKeyThatSaysThem) {
+  JobSpec j = tiny_job();
+  j.model.layers = 32;
+  j.strategy.pipeline = 4;
+  j.strategy.last_stage_layers = 6;
+  const auto r = lower(j);
+  ASSERT_FALSE(r.ok());
+  ASSERT_EQ(r.errors().size(), 1u) << to_text(r.errors());
+  EXPECT_EQ(r.errors()[0].where, "strategy.last_stage_layers");
+  EXPECT_EQ(r.errors()[0].hint, "legal: 2, 5, 8, 11, 14, 17, 20, 23");
+  for (const int64_t n : {2, 5, 8, 23}) {
+    j.strategy.last_stage_layers = n;
+    EXPECT_TRUE(lower(j).ok()) << n;
+  }
+}
+
+TEST(Lower, WhatFollowsFromAFaultIsNoFault) {
+  JobSpec j = tiny_job();  // 5 stages of 8 ranks: no number of data-parallel ranks that a batch could miss
+  j.model.layers = 10;
+  j.strategy.pipeline = 5;
+  j.training.global_batch = 63;
+  const auto r = lower(j);
+  ASSERT_FALSE(r.ok());
+  EXPECT_EQ(r.errors().size(), 1u) << to_text(r.errors());
+  EXPECT_EQ(r.errors()[0].where, "strategy");
+}
+
+TEST(Lower, TheEndsOfAModelMayCountAsLayersWhereThatHelps) {
+  JobSpec j = tiny_job();
+  j.strategy.pipeline = 4;
+  const auto hint_of = [&](int64_t layers) {
+    j.model.layers = layers;
+    return lower(j).errors().front().hint;
+  };
+  EXPECT_NE(hint_of(70).find("account_for_embedding: true with account_for_loss: true"), std::string::npos);
+  EXPECT_NE(hint_of(71).find("or account_for_loss: true"), std::string::npos);
+  EXPECT_EQ(hint_of(69).find("account_for"), std::string::npos);
+  j.model.layers = 70;
+  j.strategy.account_for_embedding = j.strategy.account_for_loss = true;
+  EXPECT_TRUE(lower(j).ok());
+}
+
 TEST(Lower, IllegalJobsAreRefusedWithTheirKeysAndLegalValues) {
   struct Row {
     std::string where, what, hint;
