@@ -81,8 +81,9 @@ int line_of_deep_key(std::string_view text) {
 }  // namespace
 
 Result<Node> parse_toml(std::string_view text, std::shared_ptr<const tree::Source> source) {
-  if (const int line = tree::line_of_bad_byte(text))
-    return Diagnostic{tree::to_text(Place{source, line, 1}, ""), "not UTF-8 text", "save the file as UTF-8"};
+  if (const tree::Position bad = tree::bad_byte(text); bad.line > 0)
+    return Diagnostic{tree::to_text(Place{source, bad.line, bad.column}, ""), "not UTF-8 text",
+                      "save the file as UTF-8"};
   if (const int line = line_of_deep_key(text))
     return Diagnostic{tree::to_text(Place{source, line, 1}, ""),
                       fmt::format("nested more than {} levels deep", tree::kMaxDepth), ""};

@@ -172,12 +172,20 @@ std::vector<std::string> hf_model_types() {
 Result<ImportedModel> parse_hf_config(std::string_view text, const std::string& file) {
   const auto source = std::make_shared<const tree::Source>(tree::Source{file, "", false});
   std::vector<tree::Duplicate> duplicates;
-  Result<Node> parsed = tree::parse_json(text, source, duplicates);
-  if (!parsed.ok()) return parsed.errors();
+  std::vector<tree::NotNumber> not_numbers;
+  Result<Node> parsed = tree::parse_json(text, source, duplicates, &not_numbers);
+  Diagnostics not_json;
+  for (const tree::NotNumber& n : not_numbers) not_json.push_back(tree::not_a_number(n));
+  if (!parsed.ok()) {
+    not_json.insert(not_json.end(), parsed.errors().begin(), parsed.errors().end());
+    return not_json;
+  }
   const Node& root = parsed.value();
   if (!root.is_map()) return Diagnostic{file, "is not a JSON object", "a Hugging Face config.json"};
 
   Faults faults;
+  for (size_t i = 0; i < not_numbers.size(); ++i)
+    faults.push_back({not_numbers[i].place, not_numbers[i].path, not_json[i].what, not_json[i].hint});
   ImportedModel out;
   // Multimodal files nest the language model; what is beside it is not counted.
   const Node* map = &root;
@@ -195,17 +203,21 @@ Result<ImportedModel> parse_hf_config(std::string_view text, const std::string& 
   if (!type) type = root.find("model_type");
   const std::string word = type && type->value.is_scalar() ? type->value.text : "";
   if (word.empty()) {
-    Diagnostic d{type ? to_text(type->place, "model_type") : file,
-                 "has no model_type: is it a Hugging Face config.json?",
-                 fmt::format("known: {}; else {}", fmt::join(hf_model_types(), ", "), kByHand)};
-    return d;
+    tree::Place whole;
+    whole.source = source;
+    faults.push_back({type ? type->place : whole, type ? "model_type" : "",
+                      "has no model_type: is it a Hugging Face config.json?",
+                      fmt::format("known: {}; else {}", fmt::join(hf_model_types(), ", "), kByHand)});
+    return to_diagnostics(std::move(faults));
   }
   const Family* family = nullptr;
   for (const Family& f : families())
     if (f.type == word) family = &f;
-  if (!family)
-    return Diagnostic{to_text(type->place, "model_type"), fmt::format("unknown model_type '{}'", word.substr(0, 60)),
-                      fmt::format("known: {}; else {}", fmt::join(hf_model_types(), ", "), kByHand)};
+  if (!family) {
+    faults.push_back({type->place, "model_type", fmt::format("unknown model_type '{}'", word.substr(0, 60)),
+                      fmt::format("known: {}; else {}", fmt::join(hf_model_types(), ", "), kByHand)});
+    return to_diagnostics(std::move(faults));
+  }
   const Family* named = named_family(root);
   if (named && named != family)
     out.warnings.push_back(fmt::format("model_type is '{}' but architectures names {}: read as '{}'", word,
@@ -244,7 +256,7 @@ Result<ImportedModel> parse_hf_config(std::string_view text, const std::string& 
       Fault f;
       f.place.source = source;
       f.place.line = d.line;
-      f.place.column = 1;
+      f.place.column = d.column;
       f.path = d.path.substr(0, 60);
       f.what = "is written twice with different values";
       f.hint = fmt::format("first at line {}; keep one", d.first_line);

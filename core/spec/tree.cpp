@@ -53,19 +53,29 @@ int64_t count(const Node& node) {
   return n;
 }
 
-int line_of_bad_byte(std::string_view text) {
-  const bool whole_is_fine = is_utf8(text) && text.find('\0') == std::string_view::npos;
-  if (whole_is_fine) return 0;
+Position bad_byte(std::string_view text) {
+  const auto fine = [](std::string_view s) { return is_utf8(s) && s.find('\0') == std::string_view::npos; };
+  if (fine(text)) return {};
   int line = 1;
   while (!text.empty()) {
     const size_t end = text.find('\n');
     const std::string_view one = text.substr(0, end);  // a newline never lies inside a UTF-8 sequence
-    if (!is_utf8(one) || one.find('\0') != std::string_view::npos) return line;
+    if (!fine(one)) {
+      size_t at = 0;
+      constexpr size_t kLongestSequence = 4;
+      while (at < one.size()) {
+        size_t n = 1;
+        while (n <= kLongestSequence && !fine(one.substr(at, n))) ++n;
+        if (n > kLongestSequence) break;
+        at += n;
+      }
+      return {line, static_cast<int>(at) + 1};
+    }
     if (end == std::string_view::npos) break;
     text.remove_prefix(end + 1);
     ++line;
   }
-  return line;
+  return {line, 1};
 }
 
 namespace {
@@ -252,8 +262,8 @@ Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> sou
   const Place whole{source, 0, 0};
   if (static_cast<int64_t>(text.size()) > limits.bytes)
     return Diagnostic{to_text(whole, ""), fmt::format("is larger than the limit of {} bytes", limits.bytes), ""};
-  if (int line = line_of_bad_byte(text))
-    return Diagnostic{to_text(Place{source, line, 1}, ""), "not UTF-8 text", "save the file as UTF-8"};
+  if (const Position bad = bad_byte(text); bad.line > 0)
+    return Diagnostic{to_text(Place{source, bad.line, bad.column}, ""), "not UTF-8 text", "save the file as UTF-8"};
 
   Builder builder(text, source, limits.nodes), rest(text, source, limits.nodes);
   bool read = false, more = false;

@@ -70,19 +70,33 @@ Result<Node> parse_yaml(std::string_view text, std::shared_ptr<const Source> sou
 /// A JSON key that its object holds twice: legal JSON, and Python's reader keeps the last value without a word.
 struct Duplicate {
   std::string path;  // "rope_scaling" or "rope_scaling.factor"
-  int first_line = 0, line = 0;
+  int first_line = 0, line = 0, column = 0;
   bool same = false;  // both values are equal
 };
 
-/// Strict JSON. The tree keeps the last value of a key; `duplicates` says where that mattered. In the tree a string is
+/// NaN and Infinity, which Python writes into JSON and JSON does not have.
+struct NotNumber {
+  Place place;
+  std::string path, word;
+};
+
+/// Strict JSON. NaN and Infinity are faults; where `not_numbers` is given they go there and are null in the tree, so that
+/// they hide no other fault. The tree keeps the last value of a key; `duplicates` says where that mattered. In the tree a string is
 /// a quoted scalar; numbers and true/false are unquoted scalars as written; a value's place is that of its key.
-Result<Node> parse_json(std::string_view text, std::shared_ptr<const Source> source,
-                        std::vector<Duplicate>& duplicates);
+Result<Node> parse_json(std::string_view text, std::shared_ptr<const Source> source, std::vector<Duplicate>& duplicates,
+                        std::vector<NotNumber>* not_numbers = nullptr);
 
 /// Equal content, places aside.
 bool same_content(const Node& a, const Node& b);
 
-/// Line (from 1) of the first byte that starts no well-formed UTF-8 sequence, or of a NUL; 0 if there is none.
-int line_of_bad_byte(std::string_view text);
+/// The words of both.
+Diagnostic not_a_number(const NotNumber&);
+
+/// Of a byte, from 1; line 0: there is none.
+struct Position {
+  int line = 0, column = 0;
+};
+/// The first byte that starts no well-formed UTF-8 sequence, or a NUL.
+Position bad_byte(std::string_view text);
 
 }  // namespace wt::tree

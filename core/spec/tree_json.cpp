@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -21,6 +22,37 @@ bool same_content(const Node& a, const Node& b) {
 }
 
 namespace {
+
+/// NaN or Infinity outside of strings, and where.
+struct Word {
+  size_t at = 0;
+  std::string text;
+};
+
+/// Finds them and puts "0", padded, in their place: every other byte stays where it is.
+std::vector<Word> replace_not_numbers(std::string& text) {
+  std::vector<Word> out;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') quoted = !quoted;
+    if (quoted) {
+      i += text[i] == '\\';
+      continue;
+    }
+    for (const char* word : {"NaN", "nan", "Infinity", "-Infinity", "inf", "-inf"}) {
+      const std::string_view w = word;
+      const auto letter = [&](size_t k) {
+        return k < text.size() && std::isalnum(static_cast<unsigned char>(text[k]));
+      };
+      if (text.compare(i, w.size(), w) != 0 || letter(i + w.size()) || (i > 0 && letter(i - 1))) continue;
+      out.push_back({i, std::string(w)});
+      text.replace(i, w.size(), w.size(), ' ');
+      text[i] = '0';
+      break;
+    }
+  }
+  return out;
+}
 
 /// Reads bytes and tells how many.
 class Counting {
@@ -53,13 +85,15 @@ class Counting {
 
 class Builder {
  public:
-  Builder(std::string_view text, std::shared_ptr<const Source> source, std::vector<Duplicate>& duplicates)
-      : text_(text), source_(std::move(source)), duplicates_(duplicates) {
+  Builder(std::string_view text, std::shared_ptr<const Source> source, std::vector<Duplicate>& duplicates,
+          const std::vector<Word>& words)
+      : text_(text), source_(std::move(source)), duplicates_(duplicates), words_(words) {
     for (size_t i = 0; i < text.size(); ++i)
       if (text[i] == '\n') newlines_.push_back(i);
   }
 
   size_t taken = 0;
+  std::vector<NotNumber> not_numbers;  // those of `words` that stood where a value does
   std::optional<Node> root;
   Diagnostics errors;
 
@@ -67,7 +101,14 @@ class Builder {
   bool null() { return scalar(Node::Kind::null, "", false); }
   bool boolean(bool v) { return scalar(Node::Kind::scalar, v ? "true" : "false", false); }
   bool number_integer(int64_t v) { return scalar(Node::Kind::scalar, fmt::format("{}", v), false); }
-  bool number_unsigned(uint64_t v) { return scalar(Node::Kind::scalar, fmt::format("{}", v), false); }
+  bool number_unsigned(uint64_t v) {
+    for (const Word& w : words_)  // a word was replaced by "0", and the parser has looked one byte beyond it
+      if (v == 0 && taken > w.at && taken <= w.at + 2) {
+        not_numbers.push_back({place_of(w.at), path(), w.text});
+        return null();
+      }
+    return scalar(Node::Kind::scalar, fmt::format("{}", v), false);
+  }
   bool number_float(double, const std::string& written) { return scalar(Node::Kind::scalar, written, false); }
   bool string(std::string& v) { return scalar(Node::Kind::scalar, std::move(v), true); }
   bool binary(nlohmann::json::binary_t&) { return false; }  // JSON text has none
@@ -83,13 +124,6 @@ class Builder {
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) {
     const size_t at = position == 0 ? taken : position;
     const Place place = place_of(std::min(at, text_.size()) - (at > 0 ? 1 : 0));
-    const std::string word = word_around(at);
-    if (word == "NaN" || word == "Infinity" || word == "nan" || word == "inf" || word == "inf" || word == "N" ||
-        word == "I") {
-      errors.push_back({to_text(place, path()), fmt::format("'{}' is not a JSON number", word),
-                        "Python writes NaN and Infinity, JSON has neither: write a number or null"});
-      return false;
-    }
     std::string what = e.what();
     for (std::string_view cut :
          {": ", "] "})  // "[json.exception.parse_error.101] parse error at line 1, column 2: why"
@@ -125,15 +159,6 @@ class Builder {
       if (backslashes % 2 == 0) break;
     }
     return i;
-  }
-  std::string word_around(size_t at) const {
-    const auto letter = [&](size_t i) {
-      return i < text_.size() && ((text_[i] >= 'a' && text_[i] <= 'z') || (text_[i] >= 'A' && text_[i] <= 'Z'));
-    };
-    size_t begin = at > 0 ? at - 1 : 0, end = begin;
-    while (begin > 0 && letter(begin - 1)) --begin;
-    while (letter(end) && end - begin < 16) ++end;
-    return std::string(text_.substr(begin, end - begin));
   }
   std::string path() const {
     std::string out;
@@ -184,7 +209,8 @@ class Builder {
       return true;
     }
     if (const Entry* first = f.node.find(f.key))
-      duplicates_.push_back({path(), first->place.line, f.key_place.line, same_content(first->value, n)});
+      duplicates_.push_back(
+          {path(), first->place.line, f.key_place.line, f.key_place.column, same_content(first->value, n)});
     f.node.set(f.key, std::move(n), f.key_place);
     f.key.clear();
     return true;
@@ -193,6 +219,7 @@ class Builder {
   std::string_view text_;
   std::shared_ptr<const Source> source_;
   std::vector<Duplicate>& duplicates_;
+  const std::vector<Word>& words_;
   std::vector<size_t> newlines_;
   std::vector<Frame> stack_;
   int64_t nodes_ = 0;
@@ -200,22 +227,36 @@ class Builder {
 
 }  // namespace
 
-Result<Node> parse_json(std::string_view text, std::shared_ptr<const Source> source,
-                        std::vector<Duplicate>& duplicates) {
+Diagnostic not_a_number(const NotNumber& n) {
+  return {to_text(n.place, n.path), fmt::format("'{}' is not a JSON number", n.word),
+          "Python writes NaN and Infinity, JSON has neither: write a number or null"};
+}
+
+Result<Node> parse_json(std::string_view written, std::shared_ptr<const Source> source,
+                        std::vector<Duplicate>& duplicates, std::vector<NotNumber>* not_numbers) {
   const Place whole{source, 0, 0};
+  std::string_view text = written;
   if (static_cast<int64_t>(text.size()) > kMaxBytes)
     return Diagnostic{to_text(whole, ""), fmt::format("is larger than the limit of {} bytes", kMaxBytes), ""};
-  if (int line = line_of_bad_byte(text))
-    return Diagnostic{to_text(Place{source, line, 1}, ""), "not UTF-8 text", "save the file as UTF-8"};
+  if (const Position bad = bad_byte(text); bad.line > 0)
+    return Diagnostic{to_text(Place{source, bad.line, bad.column}, ""), "not UTF-8 text", "save the file as UTF-8"};
   if (text.find_first_not_of(" \t\r\n") == text.npos) return Diagnostic{to_text(whole, ""), "is empty", ""};
 
-  Builder builder(text, source, duplicates);
+  std::string plain(written);
+  const std::vector<Word> words = replace_not_numbers(plain);
+  text = plain;
+  Builder builder(text, source, duplicates, words);
   bool ok = false;
   try {
     ok = nlohmann::json::sax_parse(Counting(text.data(), &builder.taken),
                                    Counting(text.data() + text.size(), &builder.taken), &builder);
   } catch (const std::exception& e) {  // nlohmann reports through parse_error; this is memory
     builder.errors.push_back({to_text(whole, ""), fmt::format("not JSON: {}", e.what()), ""});
+  }
+  if (not_numbers) {
+    *not_numbers = std::move(builder.not_numbers);
+  } else {
+    for (const NotNumber& n : builder.not_numbers) builder.errors.push_back(not_a_number(n));
   }
   if (builder.errors.empty() && (!ok || !builder.root)) builder.errors.push_back({to_text(whole, ""), "not JSON", ""});
   if (!builder.errors.empty()) return builder.errors;

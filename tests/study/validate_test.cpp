@@ -148,7 +148,7 @@ TEST(Cases, MalformedFilesNameTheLine) {
       {"- {id: a}\n- {di: b}", "f.yaml:2:3: a run without an id"},
       {"- {id: a}\n- {id: a}", "f.yaml:2:3: id 'a' is taken by the run of line 1"},
       {"- id: a\n  tier: A\n  tier: B", "f.yaml:3:3: tier: key 'tier' is written twice (first at line 2; keep one)"},
-      {"- id: a\n- id: \xff", "f.yaml:2:1: not UTF-8 text"},
+      {"- id: a\n- id: \xff", "f.yaml:2:7: not UTF-8 text"},
       {"- id: 'cut", "f.yaml:1:11: not YAML: illegal EOF in scalar"},
       {"&a [*a]", "alias to a value that contains it"},
       {"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "nested more than 32 levels deep"},
