@@ -180,11 +180,12 @@ TEST_F(Program, AReaderThatLeavesAndAFullDisk) {
 
 // Ctrl-C: what is there is valid, a line says that it is not all, and the exit code is not that of a whole result.
 TEST_F(Program, AnInterruptedSearchSaysSo) {
-  const auto search = [&](const char* after) {  // a slow machine may not have come to the search yet
-    const std::string words = "cd '" + std::string(WT_SOURCE_DIR) + "' && timeout --preserve-status -s INT " + after +
-                              " '" + std::string(WT_BINARY_DIR) +
-                              "/windtunnel' search examples/llama3-70b-1024-h100.yaml --threads 1 --json >" +
-                              in_folder("out") + " 2>" + in_folder("err");
+  const auto search = [&](const char* after) {  // seconds; a slow machine may not have come to it yet
+    const std::string words =
+        "cd '" + std::string(WT_SOURCE_DIR) + "' && timeout --preserve-status -s INT " + after + " '" +
+        std::string(WT_BINARY_DIR) +
+        "/windtunnel' search examples/llama3-70b-1024-h100.yaml --try-nodes 32,64,96,128,192,256,384,512 " +
+        "--threads 1 --json >" + in_folder("out") + " 2>" + in_folder("err");
     return WEXITSTATUS(std::system(words.c_str()));
   };
   int code = -1;
