@@ -186,10 +186,10 @@ std::vector<std::string> assumptions_of(const JobResult& r) {
     out.push_back(fmt::format("kernel times: curves of {} itself; roofline for kernels without one", d.name));
   else if (d.kernels.empty())
     out.push_back(fmt::format("kernel times: roofline of {}; no measured curves for it", d.name));
-  if (r.job.training.fragmentation == 0)
-    out.push_back(
-        "memory: what PyTorch's caching allocator holds follows a model of it; nothing more is lost "
-        "(training.fragmentation)");
+  const double lost = r.job.training.fragmentation;
+  out.push_back(
+      fmt::format("memory: what PyTorch's caching allocator holds follows a model of it; {} (training.fragmentation)",
+                  lost == 0 ? "nothing more is lost" : fmt::format("{:.3g} % of the peak more is lost", lost * 100)));
   if (!r.report.memory.stages.empty()) {
     const auto& s = r.report.memory.stages[r.report.memory.peak_stage];
     out.push_back(fmt::format("memory: {} for the CUDA context, {} for {} communicator{} (NCCL's default buffers)",
